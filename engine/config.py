@@ -1,0 +1,177 @@
+"""Configuration: every knob of the engine, checked once at the door, frozen afterwards.
+
+`EngineConfig` is what a user may choose; `ModelFacts` and `KVCacheConfig` are what the worker finds out when it has
+loaded the model and profiled the memory. All three stand in the header of a trace, so that a replay starts from
+exactly the numbers the recording ran with.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from engine.errors import ConfigError
+
+Policy = Literal["fcfs", "priority"]
+HashAlgo = Literal["sha256", "builtin"]
+TraceLevel = Literal["off", "control", "forward", "full"]
+Dtype = Literal["auto", "float32", "float16", "bfloat16"]
+
+
+def _at_least(name: str, value: int, low: int) -> None:
+    if value < low:
+        raise ConfigError(f"{name} must be an integer >= {low}, got {value!r}.")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Which model, and in which arithmetic."""
+
+    model: Annotated[str, Meta(description="`orrery-tiny`, `smollm2-135m`, a hub name or a folder")]
+    dtype: Annotated[Dtype, Meta(description="dtype of weights and KV cache; auto: what suits the device")] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="auto: cuda if there is one, else cpu")] = "auto"
+    max_model_len: Annotated[int | None, Meta(description="longest prompt + output; None: the model's own limit")] = None
+    seed: Annotated[int, Meta(description="seed from which the seeds of unseeded requests are drawn")] = 0
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ConfigError("model must be a model name or a folder, got an empty string.")
+        if self.max_model_len is not None:
+            _at_least("max_model_len", self.max_model_len, 2)
+
+
+class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The paged KV cache."""
+
+    block_size: Annotated[int, Meta(description="tokens per KV cache block")] = 16
+    num_gpu_blocks_override: Annotated[int | None, Meta(description="blocks in the pool, null block included; None: profile")] = None
+    gpu_memory_utilization: Annotated[float, Meta(description="share of the device's memory the engine may use")] = 0.9
+    kv_cache_memory_bytes: Annotated[int | None, Meta(description="bytes for the KV cache; None: from gpu_memory_utilization (CPU: 1 GiB at most)")] = None
+    enable_prefix_caching: Annotated[bool, Meta(description="reuse the KV of prompts that begin alike")] = True
+    prefix_caching_hash_algo: Annotated[HashAlgo, Meta(description="sha256 over canonical CBOR, or Python's hash of integers")] = "sha256"
+
+    def __post_init__(self) -> None:
+        _at_least("block_size", self.block_size, 1)
+        if self.num_gpu_blocks_override is not None:
+            _at_least("num_gpu_blocks_override", self.num_gpu_blocks_override, 2)
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ConfigError(f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization!r}.")
+        if self.kv_cache_memory_bytes is not None:
+            _at_least("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1)
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What one engine step may hold."""
+
+    max_num_batched_tokens: Annotated[int, Meta(description="token budget of one step")] = 2048
+    max_num_seqs: Annotated[int, Meta(description="most requests running at once")] = 128
+    long_prefill_token_threshold: Annotated[int, Meta(description="most prompt tokens of one request in one step; 0: no limit")] = 0
+    policy: Annotated[Policy, Meta(description="fcfs, or priority (lower number first, then arrival)")] = "fcfs"
+
+    def __post_init__(self) -> None:
+        _at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        _at_least("max_num_seqs", self.max_num_seqs, 1)
+        _at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        _one_of("policy", self.policy, ("fcfs", "priority"))
+
+
+class TraceConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether and how finely a run is recorded."""
+
+    level: Annotated[TraceLevel, Meta(description="off, control (decisions), forward (tensors' shapes and slots), full")] = "off"
+
+    def __post_init__(self) -> None:
+        _one_of("trace_level", self.level, ("off", "control", "forward", "full"))
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a user may choose, in four parts."""
+
+    model: ModelConfig
+    cache: CacheConfig = msgspec.field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = msgspec.field(default_factory=SchedulerConfig)
+    trace: TraceConfig = msgspec.field(default_factory=TraceConfig)
+
+    @classmethod
+    def from_args(cls, model: str, **engine_args: Any) -> EngineConfig:
+        """Sort flat, vLLM-named arguments (`block_size=…, max_num_seqs=…, trace_level=…`) into their parts.
+
+        Raises:
+            ConfigError: an unknown argument (with the nearest known one), or a value of the wrong type or range.
+        """
+        parts: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
+        for name, value in {"model": model, **engine_args}.items():
+            part = _PART_OF_ARGUMENT.get(name)
+            if part is None:
+                raise ConfigError(_unknown_argument(name))
+            parts[part]["level" if name == "trace_level" else name] = value
+        try:
+            return cls(**{part: msgspec.convert(values, _PARTS[part]) for part, values in parts.items()})
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{_sentence(str(error))}") from error
+
+
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the loaded model is."""
+
+    name: str
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_kv_heads: int
+    head_size: Annotated[int, Meta(description="elements of one head")]
+    vocab_size: int
+    max_model_len: Annotated[int, Meta(description="longest prompt + output, resolved")]
+    dtype: str
+    eos_token_ids: tuple[int, ...]
+    num_parameters: int = 0
+
+
+class KVCacheGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Layers whose KV is kept by one rule and therefore shares one block table per request."""
+
+    kind: Literal["full_attention", "sliding_window"] = "full_attention"
+    num_layers: int
+    sliding_window: Annotated[int | None, Meta(description="tokens a query can look back, itself included")] = None
+    block_bytes: Annotated[int, Meta(description="bytes of one block over all layers of the group")]
+
+
+class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The KV cache as it was built: what profiling and the hash seed resolved to."""
+
+    num_gpu_blocks: Annotated[int, Meta(description="blocks in the pool, the null block 0 included")]
+    block_size: int
+    groups: tuple[KVCacheGroup, ...]
+    none_hash: Annotated[str, Meta(description="hex: parent hash of every first block")]
+
+
+_PARTS: dict[str, type] = {"model": ModelConfig, "cache": CacheConfig, "scheduler": SchedulerConfig, "trace": TraceConfig}
+_PART_OF_ARGUMENT = {
+    ("trace_level" if name == "level" else name): part
+    for part, struct in _PARTS.items()
+    for name in struct.__struct_fields__
+}
+
+
+def engine_argument_names() -> tuple[str, ...]:
+    """Every flat argument that `EngineConfig.from_args` takes."""
+    return tuple(_PART_OF_ARGUMENT)
+
+
+def _unknown_argument(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, _PART_OF_ARGUMENT, n=1)
+    hint = f", did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(_PART_OF_ARGUMENT))}."
+    return f"{name} is not an engine argument{hint}"
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?")) else f"{text}."

@@ -1,0 +1,142 @@
+"""What crosses the boundary of the engine core: plain typed data, named after what it is.
+
+::
+
+    EngineCoreRequest ──► add │            │ schedule ──► SchedulerOutput   ──► executor
+                              │ EngineCore │
+    EngineCoreOutputs ◄───────│            │ update   ◄── ModelRunnerOutput ◄── executor
+
+A *serial* is the engine's own number for a request, its place in the order of arrival. A client may use a request id
+again once the first request of that name has finished; a serial never comes back, so nothing late can reach the
+wrong request.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from engine.sampling_params import SamplingParams
+
+
+class RequestStatus(enum.Enum):
+    """The life of a request; everything from FINISHED_STOPPED on is an end."""
+
+    WAITING = "waiting"
+    WAITING_FOR_FSM = "waiting_for_fsm"
+    WAITING_FOR_REMOTE_KVS = "waiting_for_remote_kvs"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED_STOPPED = "finished_stopped"
+    FINISHED_LENGTH_CAPPED = "finished_length_capped"
+    FINISHED_ABORTED = "finished_aborted"
+    FINISHED_IGNORED = "finished_ignored"
+    FINISHED_ERROR = "finished_error"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether this is an end: the request holds no block and is scheduled no more."""
+        return self in _FINISH_REASONS
+
+    @property
+    def finish_reason(self) -> str | None:
+        """vLLM's word for the end: stop, length, abort or error; None while alive."""
+        return _FINISH_REASONS.get(self)
+
+
+_FINISH_REASONS = {
+    RequestStatus.FINISHED_STOPPED: "stop",
+    RequestStatus.FINISHED_LENGTH_CAPPED: "length",
+    RequestStatus.FINISHED_ABORTED: "abort",
+    RequestStatus.FINISHED_IGNORED: "length",
+    RequestStatus.FINISHED_ERROR: "error",
+}
+
+
+class EngineCoreRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as the frontend hands it to the core: token ids, no text."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling_params: SamplingParams
+    eos_token_ids: tuple[int, ...] = ()
+    priority: int = 0
+    cache_salt: str | None = None
+
+
+class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model runner must know of a request it meets for the first time, or again after a preemption."""
+
+    token_ids: list[int]
+    """Prompt and, after a preemption, the output so far."""
+    num_prompt_tokens: int
+    sampling_params: SamplingParams
+
+
+class ScheduledRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One request's share of a step: which of its tokens run, and where their KV goes."""
+
+    serial: int
+    request_id: str
+    num_scheduled_tokens: int
+    num_computed_tokens: int
+    """Tokens whose KV was in the cache before this step; the scheduled ones are the next after them."""
+    block_ids: tuple[list[int], ...]
+    """Per KV cache group: the whole block table if `new` is set, else only the blocks added in this step."""
+    new: NewRequestData | None = None
+
+    @property
+    def num_tokens_after(self) -> int:
+        """Tokens whose KV is in the cache after this step."""
+        return self.num_computed_tokens + self.num_scheduled_tokens
+
+
+class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan of one step, in the order in which its rows were scheduled."""
+
+    step: int
+    rows: list[ScheduledRow]
+    released: list[int]
+    """Serials that left the batch since the last executed step: finished, aborted or preempted."""
+
+    @property
+    def total_num_scheduled_tokens(self) -> int:
+        """Length of the step's super-sequence, in tokens."""
+        return sum(row.num_scheduled_tokens for row in self.rows)
+
+
+class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What the forward pass and the sampler brought back for one step, row by row as scheduled."""
+
+    step: int
+    serials: list[int]
+    sampled_token_ids: list[list[int]]
+    """Per row the new tokens; empty while the row's prompt is not fully computed."""
+
+
+class ForwardFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """The forward pass of a step raised: no KV of the step was written, its requests end with an error."""
+
+    step: int
+    why: str
+
+
+class EngineCoreOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """News of one request after one step."""
+
+    serial: int
+    request_id: str
+    new_token_ids: list[int]
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    num_cached_tokens: int = 0
+    """Prompt tokens that the prefix cache spared at the request's first admission."""
+    error: str | None = None
+
+
+class EngineCoreOutputs(msgspec.Struct, frozen=True, kw_only=True):
+    """News of all requests that a step moved."""
+
+    step: int
+    outputs: list[EngineCoreOutput]

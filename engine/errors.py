@@ -1,0 +1,25 @@
+"""The errors a user of Orrery may meet: each message is one sentence that says what is wrong and what is allowed."""
+
+
+class OrreryError(Exception):
+    """Base of every error that is the caller's to mend; the command line prints its message alone."""
+
+
+class ConfigError(OrreryError, ValueError):
+    """An engine argument is out of range, or the arguments contradict each other or the machine."""
+
+
+class ModelError(OrreryError, ValueError):
+    """A model is missing, incomplete, of an unsupported architecture, or does not fit."""
+
+
+class RequestError(OrreryError, ValueError):
+    """One request is invalid; the engine and every other request go on untouched."""
+
+
+class TraceError(OrreryError, ValueError):
+    """A file is not a trace, is damaged, or was written by an unknown version."""
+
+
+class ForwardError(OrreryError, RuntimeError):
+    """The forward pass of a step failed; the requests of that step are finished with an error."""

@@ -1,0 +1,399 @@
+"""Every event type of the trace, each field with its meaning and unit.
+
+An event belongs to one *class*:
+
+- **input**: a call into the core, or an answer a collaborator gave it. A replay feeds these back in.
+- **decision**: something the core returned or changed. A replay regenerates these and compares every field.
+- **observation**: text, timings, tensors. Shown, never compared.
+
+and to a *level*, the lowest trace level at which it is written. One event stands for one step, or one request in one
+step, with lists inside; no event grows with the number of waiting requests or with the vocabulary.
+
+Requests are named by their *serial* (order of arrival); `request.added` gives a serial its request id.
+Blocks are named by their number in the pool; block 0 is the null block.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from engine.config import EngineConfig, KVCacheConfig, ModelFacts, TraceLevel
+from engine.sampling_params import SamplingParams
+
+#: Version of this schema: raised when a reader of the old one would misunderstand the new one.
+SCHEMA_VERSION = 1
+
+
+class EventClass(enum.Enum):
+    """What a replay does with an event; see the module's docstring."""
+
+    INPUT = "input"
+    DECISION = "decision"
+    OBSERVATION = "observation"
+
+
+INPUT, DECISION, OBSERVATION = EventClass.INPUT, EventClass.DECISION, EventClass.OBSERVATION
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="header"):
+    """The first line of a trace: everything a replay needs before the first event."""
+
+    schema_version: int
+    engine_version: str
+    level: TraceLevel
+    config: EngineConfig
+    model: ModelFacts
+    kv_cache: KVCacheConfig
+    tokenizer: Annotated[str, Meta(description="name of the tokenizer, and a digest of its file")]
+    device: Annotated[str, Meta(description="where the model ran, e.g. `cpu` or `cuda:0`")]
+    environment: Annotated[dict[str, str], Meta(description="versions of Python, torch and their like")]
+    engine: Annotated[int, Meta(description="data-parallel rank of this engine")] = 0
+    rank: Annotated[int, Meta(description="rank of the process that wrote this file")] = 0
+
+
+class Event(msgspec.Struct, kw_only=True, tag_field="type"):
+    """What all events share. The recorder fills these in; a writer of events never does."""
+
+    kind: ClassVar[EventClass]
+    level: ClassVar[TraceLevel] = "control"
+
+    seq: Annotated[int, Meta(description="strictly increasing number of the event in its file")] = 0
+    ts: Annotated[int, Meta(description="nanoseconds since the trace began")] = 0
+    step: Annotated[int, Meta(description="engine step the event belongs to; 0 before the first")] = 0
+    engine: Annotated[int, Meta(description="data-parallel rank of the engine")] = 0
+    rank: Annotated[int, Meta(description="rank of the process that wrote it")] = 0
+
+
+# --- request ----------------------------------------------------------------------------------------------------
+
+
+class RequestAdded(Event, tag="request.added", kw_only=True):
+    """A request entered the core: `EngineCore.add`."""
+
+    kind = INPUT
+    request: Annotated[int, Meta(description="serial given to the request")]
+    request_id: Annotated[str, Meta(description="the client's name for it")]
+    prompt_token_ids: tuple[int, ...]
+    sampling_params: SamplingParams
+    eos_token_ids: Annotated[tuple[int, ...], Meta(description="tokens that end the output unless ignore_eos")]
+    priority: Annotated[int, Meta(description="lower is served first under the priority policy")]
+    cache_salt: Annotated[str | None, Meta(description="only requests of the same salt share KV blocks")]
+
+
+class RequestAborted(Event, tag="request.aborted", kw_only=True):
+    """Requests were taken out before their end: `EngineCore.abort`."""
+
+    kind = INPUT
+    requests: Annotated[list[int], Meta(description="serials")]
+    cause: Annotated[str, Meta(description="who wanted it: `client`, `stop string`, …")]
+
+
+class RequestStatusChanged(Event, tag="request.status", kw_only=True):
+    """A request went from one status to another."""
+
+    kind = DECISION
+    request: int
+    old: Annotated[str | None, Meta(description="status before; null for a new request")]
+    new: Annotated[str, Meta(description="status after")]
+    why: str
+
+
+class RequestFinished(Event, tag="request.finished", kw_only=True):
+    """A request ended; its blocks are free."""
+
+    kind = DECISION
+    request: int
+    status: str
+    finish_reason: Annotated[str, Meta(description="stop, length, abort or error")]
+    stop_reason: Annotated[int | str | None, Meta(description="the stop token id that ended it, if one did")]
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: Annotated[int, Meta(description="prompt tokens found in the prefix cache at first admission")]
+    num_preemptions: int
+
+
+class TokenPieces(Event, tag="token.pieces", kw_only=True):
+    """The bytes of token ids, each id once, at its first appearance."""
+
+    kind = OBSERVATION
+    token_ids: list[int]
+    pieces: Annotated[list[bytes], Meta(description="bytes per token id, base64 in JSON")]
+
+
+class OutputText(Event, tag="output.text", kw_only=True):
+    """Text that the frontend made of a request's new tokens."""
+
+    kind = OBSERVATION
+    request: int
+    delta: Annotated[str, Meta(description="text that became certain in this step")]
+    stop: Annotated[str | None, Meta(description="the stop string found in this step")]
+    finished: bool
+
+
+# --- step -------------------------------------------------------------------------------------------------------
+
+
+class ScheduleCalled(Event, tag="schedule.called", kw_only=True):
+    """The loop asked for the next step: `EngineCore.schedule`."""
+
+    kind = INPUT
+
+
+class StepStarted(Event, tag="step.started", kw_only=True):
+    """The situation in which a step is planned."""
+
+    kind = DECISION
+    running: Annotated[list[int], Meta(description="serials of the running queue, in order")]
+    waiting: Annotated[list[int], Meta(description="the first 16 serials of the waiting queue, in serving order")]
+    num_waiting: int
+    token_budget: Annotated[int, Meta(description="max_num_batched_tokens")]
+    free_blocks: Annotated[int, Meta(description="blocks that can be handed out, cached ones included")]
+
+
+class ScheduleRequest(Event, tag="schedule.request", kw_only=True):
+    """A request got tokens in this step."""
+
+    kind = DECISION
+    request: int
+    admission: Annotated[Literal["running", "new", "resumed"], Meta(description="which queue it came from, and why")]
+    phase: Annotated[Literal["prefill", "decode"], Meta(description="prefill while more than its newest token is left")]
+    num_wanted_tokens: Annotated[int, Meta(description="tokens not yet computed, before any limit")]
+    num_scheduled_tokens: int
+    num_computed_tokens: Annotated[int, Meta(description="tokens computed before this step, prefix hits included")]
+    num_cached_tokens: Annotated[int, Meta(description="tokens taken from the prefix cache at this admission")]
+    truncated_by: Annotated[
+        Literal["token_budget", "long_prefill_token_threshold", "max_model_len"] | None,
+        Meta(description="the limit that cut it below what it wanted"),
+    ]
+    budget_left: Annotated[int, Meta(description="tokens left in the step's budget after it")]
+
+
+class ScheduleSkipped(Event, tag="schedule.skipped", kw_only=True):
+    """The first request that a reason kept out of this step; those behind it are only counted."""
+
+    kind = DECISION
+    request: int
+    reason: Annotated[
+        Literal["token_budget", "max_num_seqs", "no_free_blocks", "preemption", "max_model_len"],
+        Meta(description="preemption: nothing new is admitted in a step that preempted"),
+    ]
+    needed: Annotated[int, Meta(description="no_free_blocks: blocks it needs (revived cached ones included), else 0")]
+    available: Annotated[int, Meta(description="no_free_blocks: blocks that are free, else 0")]
+    behind: Annotated[int, Meta(description="waiting requests behind it that were not looked at")]
+
+
+class SchedulePreempted(Event, tag="schedule.preempted", kw_only=True):
+    """A running request lost its blocks; it will be recomputed."""
+
+    kind = DECISION
+    victim: int
+    for_request: Annotated[int, Meta(description="the request that needed blocks; the victim itself if none is left")]
+    needed: Annotated[int, Meta(description="blocks that request needed")]
+    available: Annotated[int, Meta(description="blocks that were free")]
+    num_computed_tokens: Annotated[int, Meta(description="tokens of KV lost")]
+    was_scheduled: Annotated[bool, Meta(description="it had already been given tokens in this very step")]
+
+
+class StepScheduled(Event, tag="step.scheduled", kw_only=True):
+    """The plan of the step is complete."""
+
+    kind = DECISION
+    requests: Annotated[list[int], Meta(description="serials in the order of the super-sequence")]
+    num_scheduled_tokens: Annotated[list[int], Meta(description="tokens per request, same order")]
+    total_num_scheduled_tokens: int
+    budget_left: int
+    free_blocks: int
+    released: Annotated[list[int], Meta(description="serials that leave the worker's batch")]
+
+
+class StepOutput(Event, tag="step.output", kw_only=True):
+    """What the executor brought back for a step: `EngineCore.update`."""
+
+    kind = INPUT
+    requests: Annotated[list[int], Meta(description="serials, in the order of the plan")]
+    sampled_token_ids: Annotated[list[list[int]], Meta(description="new tokens per request; empty in mid-prompt")]
+
+
+class ExecutorFailed(Event, tag="executor.failed", kw_only=True):
+    """The forward pass of a step raised: `EngineCore.update` with a failure."""
+
+    kind = INPUT
+    why: str
+
+
+class UpdateRequest(Event, tag="update.request", kw_only=True):
+    """What the output of a step did to one request."""
+
+    kind = DECISION
+    request: int
+    appended: Annotated[list[int], Meta(description="token ids added to its output")]
+    num_cut: Annotated[int, Meta(description="returned tokens dropped because they lie behind a stop")]
+    num_computed_tokens: Annotated[int, Meta(description="tokens with KV in the cache now")]
+    dropped: Annotated[
+        Literal["finished", "resumed"] | None,
+        Meta(description="why its output was ignored: it ended, or was preempted and resumed, in the meantime"),
+    ]
+
+
+class StepExecuted(Event, tag="step.executed", kw_only=True):
+    """How the worker ran the step."""
+
+    kind = OBSERVATION
+    mode: Annotated[Literal["eager", "captured"], Meta(description="plain forward pass, or a replayed CUDA graph")]
+    num_tokens: Annotated[int, Meta(description="tokens of the super-sequence")]
+    num_padded_tokens: Annotated[int, Meta(description="tokens after padding to a captured size")]
+    prepare_ns: Annotated[int, Meta(description="building inputs, nanoseconds")]
+    forward_ns: Annotated[int, Meta(description="the model up to its logits, nanoseconds")]
+    sample_ns: Annotated[int, Meta(description="sampling, nanoseconds")]
+
+
+# --- KV cache ---------------------------------------------------------------------------------------------------
+
+
+class KVLookup(Event, tag="kv.lookup", kw_only=True):
+    """The prefix cache was asked for a request's longest cached prefix."""
+
+    kind = DECISION
+    request: int
+    hashes: Annotated[list[str] | None, Meta(description="hex hashes of its full blocks, the first time; then null")]
+    num_queried_tokens: int
+    num_hit_tokens: Annotated[int, Meta(description="tokens found; never the whole prompt")]
+    block_ids: Annotated[list[list[int]], Meta(description="blocks that hold them, per KV cache group")]
+
+
+class KVAllocated(Event, tag="kv.allocated", kw_only=True):
+    """Blocks left the head of `free_block_queue` for a request."""
+
+    kind = DECISION
+    request: int
+    group: Annotated[int, Meta(description="KV cache group")]
+    block_ids: list[int]
+    evicted_block_ids: Annotated[list[int], Meta(description="those that still held a cached prefix, now lost")]
+    evicted_hashes: Annotated[list[str], Meta(description="the hashes they lost")]
+
+
+class KVTouched(Event, tag="kv.touched", kw_only=True):
+    """A request shares blocks found in the prefix cache."""
+
+    kind = DECISION
+    request: int
+    group: int
+    block_ids: list[int]
+    ref_counts: Annotated[list[int], Meta(description="after; 1 means the block was revived from free_block_queue")]
+
+
+class KVCached(Event, tag="kv.cached", kw_only=True):
+    """Full blocks got their hash and can be found by later requests."""
+
+    kind = DECISION
+    request: int
+    group: int
+    first_block: Annotated[int, Meta(description="index of the first of them in the request's block table")]
+    block_ids: list[int]
+    hashes: Annotated[list[str], Meta(description="hex")]
+    parent: Annotated[str, Meta(description="hash before the first of them; each next one's parent is the one before")]
+
+
+class KVUncached(Event, tag="kv.uncached", kw_only=True):
+    """Blocks lost their hash because their KV was never written, or because the cache was reset."""
+
+    kind = DECISION
+    block_ids: list[int]
+    hashes: list[str]
+    why: str
+
+
+class KVFreed(Event, tag="kv.freed", kw_only=True):
+    """A request gave up blocks; those no one else uses join the tail of `free_block_queue` in this order."""
+
+    kind = DECISION
+    request: int
+    group: int
+    block_ids: Annotated[list[int], Meta(description="in the order given up: the tail of the request first")]
+    ref_counts: Annotated[list[int], Meta(description="after; 0 means free, and still cached if it has a hash")]
+    why: str
+
+
+class CacheResetAsked(Event, tag="cache.reset", kw_only=True):
+    """Someone asked to forget every cached prefix: `EngineCore.reset_prefix_cache`."""
+
+    kind = INPUT
+
+
+class CacheReset(Event, tag="cache.reset_done", kw_only=True):
+    """The answer: done only when no block is in use."""
+
+    kind = DECISION
+    done: bool
+    blocks_in_use: int
+
+
+# --- forward pass and sampling ----------------------------------------------------------------------------------
+
+
+class ForwardInputs(Event, tag="forward.inputs", kw_only=True):
+    """The tensors of a step's super-sequence: all scheduled tokens of all requests, one after another."""
+
+    kind = OBSERVATION
+    level = "forward"
+    requests: Annotated[list[int], Meta(description="serials, in the order of the batch")]
+    input_ids: Annotated[list[int], Meta(description="token ids [num_tokens]")]
+    positions: Annotated[list[int], Meta(description="position of each token in its request [num_tokens]")]
+    slot_mapping: Annotated[
+        list[int], Meta(description="block id × block_size + offset: where each token's K and V go [num_tokens]")
+    ]
+    query_start_loc: Annotated[list[int], Meta(description="where each request begins [num_requests + 1]")]
+    seq_lens: Annotated[list[int], Meta(description="tokens each request attends to [num_requests]")]
+    block_tables: Annotated[list[list[int]], Meta(description="block ids per request")]
+    logits_indices: Annotated[list[int], Meta(description="rows of the hidden states that become logits")]
+
+
+class ForwardLogits(Event, tag="forward.logits", kw_only=True):
+    """The most likely tokens of each sampled row, and the one that was taken."""
+
+    kind = OBSERVATION
+    level = "forward"
+    requests: Annotated[list[int], Meta(description="serials of the rows that were sampled")]
+    top_token_ids: Annotated[list[list[int]], Meta(description="per row, most likely first")]
+    top_logits: Annotated[list[list[float]], Meta(description="raw logits of those tokens")]
+    top_probs: Annotated[list[list[float]], Meta(description="their probabilities as sampled from (after temperature, top-k, …)")]
+    sampled_token_ids: Annotated[list[int], Meta(description="the token taken per row")]
+
+
+AnyEvent = (
+    RequestAdded
+    | RequestAborted
+    | RequestStatusChanged
+    | RequestFinished
+    | TokenPieces
+    | OutputText
+    | ScheduleCalled
+    | StepStarted
+    | ScheduleRequest
+    | ScheduleSkipped
+    | SchedulePreempted
+    | StepScheduled
+    | StepOutput
+    | ExecutorFailed
+    | UpdateRequest
+    | StepExecuted
+    | KVLookup
+    | KVAllocated
+    | KVTouched
+    | KVCached
+    | KVUncached
+    | KVFreed
+    | CacheResetAsked
+    | CacheReset
+    | ForwardInputs
+    | ForwardLogits
+)
+
+EVENT_TYPES: dict[str, type[Event]] = {
+    struct.__struct_config__.tag: struct
+    for struct in AnyEvent.__args__  # type: ignore[attr-defined, misc]
+}
