@@ -1,0 +1,132 @@
+"""`orrery generate`: prompts in, text out, and the trace that explains it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+from typer import Option
+
+from engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from engine.outputs import RequestOutput
+
+_CONTROL_CHARACTERS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
+def generate(
+    prompt: Annotated[list[str], Option(metavar="TEXT", help="A prompt; give it several times for a batch.")],
+    model: Annotated[str, Option(help="orrery-tiny, smollm2-135m, a hub name or a folder.")] = "orrery-tiny",
+    trace: Annotated[Path | None, Option(help="Record the run here, as .jsonl or .jsonl.zst.")] = None,
+    trace_level: Annotated[str | None, Option(help="How finely: off, control, forward or full.")] = None,
+    max_tokens: Annotated[int, Option(help="Most tokens to generate.")] = 64,
+    temperature: Annotated[float, Option(help="0 takes the most likely token.")] = 1.0,
+    seed: Annotated[int | None, Option(help="Same seed, same text.")] = None,
+    top_k: Annotated[int | None, Option(help="Keep the k most likely tokens.")] = None,
+    top_p: Annotated[float | None, Option(help="Keep the likeliest tokens up to this probability.")] = None,
+    min_p: Annotated[float | None, Option(help="Drop tokens below this share of the likeliest.")] = None,
+    stop: Annotated[list[str] | None, Option(metavar="TEXT", help="End at this text; may be repeated.")] = None,
+    dtype: Annotated[str | None, Option(help="auto, float32, float16 or bfloat16.")] = None,
+    device: Annotated[str | None, Option(help="auto, cpu or cuda.")] = None,
+    block_size: Annotated[int | None, Option(help="Tokens in a KV block.")] = None,
+    num_gpu_blocks_override: Annotated[int | None, Option(help="KV blocks in the pool; default: profiled.")] = None,
+    max_model_len: Annotated[int | None, Option(help="Longest prompt plus output, in tokens.")] = None,
+    max_num_seqs: Annotated[int | None, Option(help="Most requests running at once.")] = None,
+    max_num_batched_tokens: Annotated[int | None, Option(help="Token budget of a step.")] = None,
+    long_prefill_token_threshold: Annotated[int | None, Option(help="Most prompt tokens per request and step.")] = None,
+    enable_prefix_caching: Annotated[bool | None, Option(help="Reuse the KV blocks of equal beginnings.")] = None,
+) -> None:
+    """Generate text, and record every decision on the way."""
+    sampling = SamplingParams(
+        **_given(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            stop=tuple(stop or ()),
+        )
+    )
+    engine_args = _given(
+        dtype=dtype,
+        device=device,
+        block_size=block_size,
+        num_gpu_blocks_override=num_gpu_blocks_override,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        long_prefill_token_threshold=long_prefill_token_threshold,
+        enable_prefix_caching=enable_prefix_caching,
+        trace=trace,
+        trace_level=trace_level,
+    )
+    outputs, seconds = _run(model, prompt, sampling, engine_args)
+    _show(outputs, seconds, trace)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that were given; the others are the engine's own to default."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _run(
+    model: str, prompts: list[str], sampling: SamplingParams, engine_args: dict[str, Any]
+) -> tuple[list[RequestOutput], float]:
+    """Load the model and generate; returns the outputs and the seconds that generating took."""
+    terminal = Console(stderr=True)
+    with terminal.status(f"Loading {model} …"):
+        # Inside the spinner: importing torch is a good part of the wait.
+        from engine.llm import LLM
+
+        llm = LLM(model=model, **engine_args)
+    with terminal.status(f"Generating for {_count(len(prompts), 'prompt')} …"):
+        started = time.perf_counter()
+        outputs = llm.generate(prompts, sampling)
+        return outputs, time.perf_counter() - started
+
+
+def _show(outputs: list[RequestOutput], seconds: float, trace: Path | None) -> None:
+    console = Console(highlight=False)
+    for output in outputs:
+        console.print("\n", _story(output), sep="", soft_wrap=True)
+    tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+    rate = tokens / seconds if seconds else 0.0
+    console.print(
+        f"\n[bold]{_count(len(outputs), 'request')}[/], [bold]{_count(tokens, 'token')}[/] "
+        f"in {seconds:.2f} s, [bold]{rate:.1f}[/] tokens/s"
+    )
+    if trace is None:
+        console.print("[dim]--trace run.jsonl records every decision of such a run.[/]\n")
+        return
+    console.print(f"The trace is in [bold]{escape(str(trace))}[/]. Next:\n")
+    console.print(f"   [cyan]orrery replay {escape(str(trace))}[/]           prove every decision in it")
+    console.print(f"   [cyan]orrery trace {escape(str(trace))} --step 1[/]   see one step\n")
+
+
+def _story(output: RequestOutput) -> Text:
+    """Prompt, completion, and why it ended, as one paragraph."""
+    completion = output.outputs[0]
+    end = completion.finish_reason or "unfinished"
+    if completion.stop_reason is not None:
+        end += f" at {completion.stop_reason!r}"
+    return Text.assemble(
+        (_printable(output.prompt or ""), "dim"),
+        _printable(completion.text),
+        (f"\n{output.request_id}: {_count(len(output.prompt_token_ids), 'prompt token')}, ", "dim italic"),
+        (f"{_count(len(completion.token_ids), 'token')} out, {end}", "dim italic"),
+    )
+
+
+def _printable(text: str) -> str:
+    """A model may emit control characters, and a terminal would obey them."""
+    return text.translate(_CONTROL_CHARACTERS)
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
