@@ -49,8 +49,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                 raise RequestError(f"min_tokens must be <= max_tokens ({self.max_tokens}), got {self.min_tokens}.")
         if self.seed is not None and (not _is_int(self.seed) or not 0 <= self.seed <= MAX_SEED):
             raise RequestError(f"seed must be an integer in [0, 2**64), got {self.seed!r}.")
-        object.__setattr__(self, "stop", _as_strings(self.stop))
-        object.__setattr__(self, "stop_token_ids", _as_token_ids(self.stop_token_ids))
+        msgspec.structs.force_setattr(self, "stop", _as_strings(self.stop))
+        msgspec.structs.force_setattr(self, "stop_token_ids", _as_token_ids(self.stop_token_ids))
 
     @property
     def greedy(self) -> bool:
@@ -88,7 +88,7 @@ def _as_strings(stop: object) -> tuple[str, ...]:
 
 
 def _as_token_ids(ids: object) -> tuple[int, ...]:
-    token_ids = tuple(ids or ())  # type: ignore[arg-type]
+    token_ids: tuple[int, ...] = tuple(ids or ())  # type: ignore[arg-type]
     if not all(_is_int(token_id) and token_id >= 0 for token_id in token_ids):
         raise RequestError(f"stop_token_ids must hold integers >= 0, got {ids!r}.")
     return token_ids

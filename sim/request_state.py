@@ -1,0 +1,99 @@
+"""One request of a trace at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.core.messages import RequestStatus
+from engine.sampling_params import SamplingParams
+
+
+@dataclass(slots=True)
+class RequestState:
+    """One request; its short name everywhere is `r` and its serial."""
+
+    serial: int
+    request_id: str
+    status: RequestStatus
+    prompt_token_ids: tuple[int, ...]
+    sampling_params: SamplingParams
+    eos_token_ids: tuple[int, ...]
+    priority: int
+    cache_salt: str | None
+    arrival_step: int
+    block_ids: list[list[int]]
+    """The block table, one per KV cache group; block 0 stands where a sliding window has moved on."""
+    output_token_ids: list[int] = field(default_factory=list)
+    block_hashes: list[str] = field(default_factory=list)
+    """Hex hashes of the full blocks of its prompt, once its prefix has been looked up."""
+    num_computed_tokens: int = 0
+    """Tokens whose KV is in the cache, or is being written by a step in flight."""
+    num_cached_tokens: int = 0
+    """Prompt tokens that the prefix cache spared at the first admission."""
+    num_preemptions: int = 0
+    text: str = ""
+    stop_string: str | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    abort_cause: str | None = None
+    first_scheduled_step: int | None = None
+    first_token_step: int | None = None
+    finish_step: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Its short name: `r0`, `r1`, … in order of arrival."""
+        return f"r{self.serial}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended."""
+        return self.status.is_finished
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end has been told in full: it changes no more, but for text that the frontend still adds."""
+        return self.finish_step is not None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output together."""
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Prompt, then output."""
+        return [*self.prompt_token_ids, *self.output_token_ids]
+
+    def copy(self) -> RequestState:
+        """A request of its own."""
+        return RequestState(
+            self.serial,
+            self.request_id,
+            self.status,
+            self.prompt_token_ids,
+            self.sampling_params,
+            self.eos_token_ids,
+            self.priority,
+            self.cache_salt,
+            self.arrival_step,
+            [table.copy() for table in self.block_ids],
+            self.output_token_ids.copy(),
+            self.block_hashes,
+            self.num_computed_tokens,
+            self.num_cached_tokens,
+            self.num_preemptions,
+            self.text,
+            self.stop_string,
+            self.finish_reason,
+            self.stop_reason,
+            self.abort_cause,
+            self.first_scheduled_step,
+            self.first_token_step,
+            self.finish_step,
+        )
