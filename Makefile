@@ -71,5 +71,5 @@ $(VENV)/.ready: pyproject.toml constraints.txt | $(VENV)/.created
 # After .ready, never beside it: two pips at once in one environment trip over each other.
 $(VENV)/.ready-dev: pyproject.toml constraints.txt | $(VENV)/.ready
 	@echo "Installing the tools for tests and lint …"
-	@$(INSTALL) -e '.[all,dev]'
+	@$(INSTALL) --quiet -e '.[all,dev]'
 	@touch $@
