@@ -151,6 +151,20 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[KVCacheGroup, ...]
     none_hash: Annotated[str, Meta(description="hex: parent hash of every first block")]
 
+    def require_room_for(self, max_model_len: int) -> None:
+        """Refuse a pool that cannot hold one request of full length: such a request could never finish.
+
+        Raises:
+            ConfigError: with the blocks needed and the blocks there.
+        """
+        needed, usable = -(-max_model_len // self.block_size), self.num_gpu_blocks - 1
+        if needed > usable:
+            raise ConfigError(
+                f"One request of max_model_len={max_model_len} tokens needs {needed} KV cache blocks of "
+                f"{self.block_size}, but the pool has {usable} usable ones (one is the null block): raise the number "
+                f"of blocks to {needed + 1} or lower max_model_len to {usable * self.block_size}."
+            )
+
 
 _PARTS: dict[str, type] = {"model": ModelConfig, "cache": CacheConfig, "scheduler": SchedulerConfig, "trace": TraceConfig}
 _PART_OF_ARGUMENT = {

@@ -166,7 +166,7 @@ class ScheduleRequest(Event, tag="schedule.request", kw_only=True):
     num_computed_tokens: Annotated[int, Meta(description="tokens computed before this step, prefix hits included")]
     num_cached_tokens: Annotated[int, Meta(description="tokens taken from the prefix cache at this admission")]
     truncated_by: Annotated[
-        Literal["token_budget", "long_prefill_token_threshold", "max_model_len"] | None,
+        Literal["token_budget", "long_prefill_token_threshold"] | None,
         Meta(description="the limit that cut it below what it wanted"),
     ]
     budget_left: Annotated[int, Meta(description="tokens left in the step's budget after it")]
@@ -178,12 +178,12 @@ class ScheduleSkipped(Event, tag="schedule.skipped", kw_only=True):
     kind = DECISION
     request: int
     reason: Annotated[
-        Literal["token_budget", "max_num_seqs", "no_free_blocks", "preemption", "max_model_len"],
+        Literal["token_budget", "max_num_seqs", "no_free_blocks", "preemption"],
         Meta(description="preemption: nothing new is admitted in a step that preempted"),
     ]
     needed: Annotated[int, Meta(description="no_free_blocks: blocks it needs (revived cached ones included), else 0")]
     available: Annotated[int, Meta(description="no_free_blocks: blocks that are free, else 0")]
-    behind: Annotated[int, Meta(description="waiting requests behind it that were not looked at")]
+    behind: Annotated[int, Meta(description="requests behind it in its queue that were not looked at either")]
 
 
 class SchedulePreempted(Event, tag="schedule.preempted", kw_only=True):

@@ -1,0 +1,138 @@
+"""EngineCore: the door of the control plane, and its whole surface.
+
+A deterministic state machine: the same calls in the same order give the same answers and the same events. It waits
+for nothing and asks nobody the time; the loops that drive it live in `engine.loop`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from engine.config import EngineConfig, KVCacheConfig
+from engine.core.messages import (
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    ForwardFailure,
+    ModelRunnerOutput,
+    RequestStatus,
+    SchedulerOutput,
+)
+from engine.core.request import Request
+from engine.core.scheduler.scheduler import Scheduler
+from engine.errors import RequestError
+from engine.trace.events import (
+    CacheResetAsked,
+    ExecutorFailed,
+    RequestAborted,
+    RequestAdded,
+    ScheduleCalled,
+    StepOutput,
+)
+from engine.trace.recorder import EventSink
+
+
+class EngineCore:
+    """Takes requests in, plans steps, takes their outputs in.
+
+    Args:
+        config: the engine's configuration.
+        kv_cache: the KV cache as the worker built it.
+        max_model_len: longest prompt + output, in tokens.
+        trace: where events go; None costs nothing.
+
+    Raises:
+        ConfigError: the pool is too small for one request of `max_model_len` tokens.
+    """
+
+    def __init__(
+        self, config: EngineConfig, kv_cache: KVCacheConfig, max_model_len: int, trace: EventSink | None = None
+    ) -> None:
+        kv_cache.require_room_for(max_model_len)
+        self.max_model_len = max_model_len
+        self.scheduler = Scheduler(config, kv_cache, max_model_len, trace)
+        self.requests: dict[str, Request] = {}
+        """Live requests by their id."""
+        self._num_added = 0
+        self._trace = trace
+
+    def add(self, request: EngineCoreRequest) -> int:
+        """Let a request in; it waits from now on. Returns its serial.
+
+        Raises:
+            RequestError: the id belongs to a live request, or the prompt is empty or too long.
+        """
+        if request.request_id in self.requests:
+            raise RequestError(f"The request id {request.request_id!r} belongs to a request that is still running.")
+        if not 0 < len(request.prompt_token_ids) < self.max_model_len:
+            raise RequestError(
+                f"A prompt must have between 1 and {self.max_model_len - 1} tokens, "
+                f"got {len(request.prompt_token_ids)}."
+            )
+        serial = self._num_added
+        self._num_added += 1
+        if self._trace is not None:
+            self._trace.emit(
+                RequestAdded(
+                    request=serial,
+                    request_id=request.request_id,
+                    prompt_token_ids=request.prompt_token_ids,
+                    sampling_params=request.sampling_params,
+                    eos_token_ids=request.eos_token_ids,
+                    priority=request.priority,
+                    cache_salt=request.cache_salt,
+                )
+            )
+        live = self.requests[request.request_id] = Request(serial, request, self.max_model_len)
+        self.scheduler.add(live)
+        return serial
+
+    def abort(self, request_ids: Iterable[str], cause: str = "client") -> list[str]:
+        """Take requests out before their end; ids that are not alive are ignored. Returns those that were."""
+        aborted = [self.requests.pop(request_id) for request_id in request_ids if request_id in self.requests]
+        if aborted and self._trace is not None:
+            self._trace.emit(RequestAborted(requests=[request.serial for request in aborted], cause=cause))
+        for request in aborted:
+            self.scheduler.finish(request, RequestStatus.FINISHED_ABORTED, f"aborted: {cause}")
+        return [request.request_id for request in aborted]
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget every cached prefix. Refused, with False, while any request holds blocks."""
+        if self._trace is not None:
+            self._trace.emit(CacheResetAsked())
+        return self.scheduler.kv_cache_manager.reset_prefix_cache()
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan the next step. A plan without rows needs no forward pass and gets no `update`."""
+        if self._trace is not None:
+            self._trace.step = self.scheduler.step + 1
+            self._trace.emit(ScheduleCalled())
+        return self.scheduler.schedule()
+
+    def grammar_bitmask(self, step: int) -> None:
+        """The mask of the step's guided rows: None, since no request of this version is guided."""
+
+    def update(self, step: int, output: ModelRunnerOutput | ForwardFailure) -> EngineCoreOutputs:
+        """Take in what a step brought back.
+
+        Raises:
+            ValueError: the step is not in flight, or the output is not of its rows.
+        """
+        self.scheduler.require_in_flight(step, output)
+        if self._trace is not None:
+            self._trace.step = step
+            self._trace.emit(_answer_event(output))
+        outputs = self.scheduler.update(output)
+        for news in outputs:
+            if news.finish_reason is not None:
+                del self.requests[news.request_id]
+        return EngineCoreOutputs(step=step, outputs=outputs)
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether any request waits or runs."""
+        return bool(self.requests)
+
+
+def _answer_event(output: ModelRunnerOutput | ForwardFailure) -> StepOutput | ExecutorFailed:
+    if isinstance(output, ForwardFailure):
+        return ExecutorFailed(why=output.why)
+    return StepOutput(requests=output.serials, sampled_token_ids=output.sampled_token_ids)

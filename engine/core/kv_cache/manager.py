@@ -1,0 +1,223 @@
+"""KVCacheManager: the face of the KV cache towards the scheduler.
+
+What `allocate_slots` touches, for a request that found a prefix and needs two more blocks::
+
+    block table   [ hit ][ hit ][ new ][ new ]
+    tokens        |── computed ──|── scheduled ──|· room ·|
+                                 ╰ blocks that these fill get their hash at once, before the forward pass writes them:
+                                   a request scheduled later in the same step may already share them
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from engine.config import CacheConfig, KVCacheConfig
+from engine.core.kv_cache.block import KVCacheBlock
+from engine.core.kv_cache.block_hash import BlockHash, hash_request_tokens
+from engine.core.kv_cache.block_pool import BlockPool
+from engine.core.kv_cache.coordinator import KVCacheCoordinator
+from engine.core.request import Request
+from engine.trace.events import CacheReset, KVAllocated, KVCached, KVFreed, KVLookup, KVTouched, KVUncached
+from engine.trace.recorder import EventSink
+
+
+class ComputedBlocks(NamedTuple):
+    """A prefix found in the cache: its blocks per group, and the tokens they hold."""
+
+    blocks: list[list[KVCacheBlock]]
+    num_tokens: int
+
+
+class RegisteredBlock(NamedTuple):
+    """A block and the hash it was registered under: by now it may belong to someone else under another."""
+
+    block: KVCacheBlock
+    block_hash: BlockHash
+
+
+class Allocation(NamedTuple):
+    """Slots for the scheduled tokens."""
+
+    new_block_ids: tuple[list[int], ...]
+    """Per group, the blocks added to the table; shared ones not included."""
+    registered: list[RegisteredBlock]
+    """Blocks that got their hash on the promise that this step's forward pass fills them."""
+
+
+class Shortage(NamedTuple):
+    """The pool cannot serve the request now."""
+
+    needed: int
+    available: int
+
+
+class KVCacheManager:
+    """Finds cached prefixes, allocates slots, frees."""
+
+    def __init__(self, config: CacheConfig, kv_cache: KVCacheConfig, max_model_len: int, trace: EventSink | None) -> None:
+        self.block_size = kv_cache.block_size
+        self.enable_caching = config.enable_prefix_caching
+        self.max_model_len = max_model_len
+        self.block_pool = BlockPool(kv_cache.num_gpu_blocks, len(kv_cache.groups))
+        self.coordinator = KVCacheCoordinator(len(kv_cache.groups), self.block_size, self.block_pool)
+        self.req_to_block_hashes: dict[int, list[BlockHash]] = {}
+        self._hash_algo = config.prefix_caching_hash_algo
+        self._none_hash = bytes.fromhex(kv_cache.none_hash)
+        self._trace = trace
+
+    def get_computed_blocks(self, request: Request) -> ComputedBlocks:
+        """The longest cached prefix of a request: whole blocks, and never all of its tokens.
+
+        The last token is always left to compute, because its logits are what the next token is sampled from.
+        """
+        if not self.enable_caching:
+            return ComputedBlocks([[] for _ in self.coordinator.groups], 0)
+        first_time = request.serial not in self.req_to_block_hashes
+        hashes = self._hashes_of(request)
+        blocks = self.coordinator.find_longest_cache_hit(hashes, request.num_tokens - 1)
+        found = ComputedBlocks(blocks, len(blocks[0]) * self.block_size)
+        if self._trace is not None:
+            self._trace.emit(
+                KVLookup(
+                    request=request.serial,
+                    hashes=[str(block_hash) for block_hash in hashes] if first_time else None,
+                    num_queried_tokens=request.num_tokens,
+                    num_hit_tokens=found.num_tokens,
+                    block_ids=[_ids(group) for group in blocks],
+                )
+            )
+        return found
+
+    def allocate_slots(
+        self, request: Request, num_new_tokens: int, computed: ComputedBlocks | None = None
+    ) -> Allocation | Shortage:
+        """Give the next `num_new_tokens` tokens of a request a place, or say what is missing.
+
+        Args:
+            request: its `num_computed_tokens` have their place already.
+            num_new_tokens: tokens to schedule after the computed ones.
+            computed: a prefix from the cache that the request is about to share, on its admission.
+        """
+        hits = computed.blocks if computed else [[] for _ in self.coordinator.groups]
+        num_computed = request.num_computed_tokens + (computed.num_tokens if computed else 0)
+        num_tokens = min(num_computed + num_new_tokens, self.max_model_len)
+        needed = self.coordinator.num_blocks_to_take(request.serial, num_tokens, hits)
+        if needed > self.block_pool.num_free_blocks:
+            return Shortage(needed, self.block_pool.num_free_blocks)
+
+        # Every hit is taken out of the queue before anything is popped from it, or a new block might evict a hit.
+        for group, hit in zip(self.coordinator.groups, hits, strict=True):
+            if hit:
+                group.adopt(request.serial, hit)
+                self._emit_touched(request, group.group, hit)
+        new_block_ids = tuple(self._allocate_in(group, request, num_tokens) for group in range(len(hits)))
+        registered = self._cache_blocks(request, min(num_tokens, request.num_tokens)) if self.enable_caching else []
+        return Allocation(new_block_ids, registered)
+
+    def block_ids(self, request: Request) -> tuple[list[int], ...]:
+        """The whole block table of a request, per group."""
+        return tuple(_ids(group.req_to_blocks.get(request.serial, [])) for group in self.coordinator.groups)
+
+    def free(self, request: Request, why: str) -> None:
+        """Give back all blocks of a request that was preempted or has ended."""
+        for group in self.coordinator.groups:
+            blocks = group.free(request.serial)
+            if blocks and self._trace is not None:
+                self._trace.emit(
+                    KVFreed(
+                        request=request.serial,
+                        group=group.group,
+                        block_ids=_ids(blocks),
+                        ref_counts=[block.ref_count for block in blocks],
+                        why=why,
+                    )
+                )
+
+    def forget(self, request: Request) -> None:
+        """Drop the hashes kept for a request that has ended."""
+        self.req_to_block_hashes.pop(request.serial, None)
+
+    def unregister(self, registered: list[RegisteredBlock], why: str) -> None:
+        """Take their hash from blocks whose KV will not be written after all."""
+        still = [entry for entry in registered if entry.block.block_hash == entry.block_hash]
+        for entry in still:
+            self.block_pool.uncache(entry.block)
+        if still and self._trace is not None:
+            self._trace.emit(
+                KVUncached(
+                    block_ids=[entry.block.block_id for entry in still],
+                    hashes=[str(entry.block_hash) for entry in still],
+                    why=why,
+                )
+            )
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget every cached prefix; refused, with False, while any block is in use."""
+        blocks_in_use = self.block_pool.num_blocks_in_use
+        done = self.block_pool.reset_prefix_cache()
+        if self._trace is not None:
+            self._trace.emit(CacheReset(done=done, blocks_in_use=blocks_in_use))
+        return done
+
+    def _allocate_in(self, group_index: int, request: Request, num_tokens: int) -> list[int]:
+        group = self.coordinator.groups[group_index]
+        missing = group.num_blocks_missing(request.serial, num_tokens, 0)
+        if not missing:
+            return []
+        new_blocks, evicted = group.allocate(request.serial, missing)
+        block_ids = _ids(new_blocks)
+        if self._trace is not None:
+            self._trace.emit(
+                KVAllocated(
+                    request=request.serial,
+                    group=group_index,
+                    block_ids=block_ids,
+                    evicted_block_ids=[block_id for block_id, _ in evicted],
+                    evicted_hashes=[str(block_hash) for _, block_hash in evicted],
+                )
+            )
+        return block_ids
+
+    def _cache_blocks(self, request: Request, num_tokens: int) -> list[RegisteredBlock]:
+        hashes = self._hashes_of(request)
+        registered: list[RegisteredBlock] = []
+        for group in self.coordinator.groups:
+            first, blocks = group.cache_blocks(request.serial, hashes, num_tokens)
+            registered += map(RegisteredBlock, blocks, hashes[first:])
+            if blocks and self._trace is not None:
+                self._trace.emit(
+                    KVCached(
+                        request=request.serial,
+                        group=group.group,
+                        first_block=first,
+                        block_ids=_ids(blocks),
+                        hashes=[str(block_hash) for block_hash in hashes[first : first + len(blocks)]],
+                        parent=(hashes[first - 1].value if first else self._none_hash).hex(),
+                    )
+                )
+        return registered
+
+    def _hashes_of(self, request: Request) -> list[BlockHash]:
+        # Kept per request and only ever extended: a token is hashed once, however often its request is looked up.
+        hashes = self.req_to_block_hashes.setdefault(request.serial, [])
+        if (len(hashes) + 1) * self.block_size <= request.num_tokens:
+            hashes += hash_request_tokens(
+                self._hash_algo, self._none_hash, self.block_size, request.token_ids, request.cache_salt, hashes
+            )
+        return hashes
+
+    def _emit_touched(self, request: Request, group: int, blocks: list[KVCacheBlock]) -> None:
+        if self._trace is not None:
+            self._trace.emit(
+                KVTouched(
+                    request=request.serial,
+                    group=group,
+                    block_ids=_ids(blocks),
+                    ref_counts=[block.ref_count for block in blocks],
+                )
+            )
+
+
+def _ids(blocks: list[KVCacheBlock]) -> list[int]:
+    return [block.block_id for block in blocks]

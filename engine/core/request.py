@@ -1,0 +1,64 @@
+"""Request: what the core knows of one request while it lives."""
+
+from __future__ import annotations
+
+from engine.core.messages import EngineCoreRequest, RequestStatus
+
+
+class Request:
+    """One request and how far it has come.
+
+    Prefill and decode are the same thing here: a request has `num_tokens` tokens, of which `num_computed_tokens`
+    have their KV in the cache, and every step computes some of the rest. Chunked prefill, prefix hits and resuming
+    after a preemption all fall out of that one difference.
+    """
+
+    __slots__ = (
+        "cache_salt",
+        "eos_token_ids",
+        "max_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "priority",
+        "request_id",
+        "sampling_params",
+        "serial",
+        "status",
+        "stop_reason",
+        "token_ids",
+    )
+
+    def __init__(self, serial: int, request: EngineCoreRequest, max_model_len: int) -> None:
+        self.serial = serial
+        self.request_id = request.request_id
+        self.priority = request.priority
+        self.cache_salt = request.cache_salt
+        self.sampling_params = request.sampling_params
+        self.eos_token_ids = () if request.sampling_params.ignore_eos else request.eos_token_ids
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        self.token_ids = list(request.prompt_token_ids)
+        self.max_tokens = request.sampling_params.max_tokens or max_model_len - self.num_prompt_tokens
+        self.num_computed_tokens = 0
+        self.num_cached_tokens: int | None = None
+        """Tokens that the prefix cache spared at the first admission; None before it."""
+        self.num_preemptions = 0
+        self.status = RequestStatus.WAITING
+        self.stop_reason: int | str | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens generated so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.serial}, {self.request_id!r}, {self.status.value}, "
+            f"{self.num_computed_tokens}/{self.num_tokens} tokens computed)"
+        )

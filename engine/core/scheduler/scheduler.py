@@ -1,0 +1,318 @@
+"""The Scheduler: the story of a step.
+
+There is no prefill phase and no decode phase. Every request has tokens that are not computed yet, and a step gives
+each as many as the token budget allows: first those that run already, then those that wait.
+"""
+
+from __future__ import annotations
+
+from engine.config import EngineConfig, KVCacheConfig
+from engine.core.kv_cache.manager import Allocation, KVCacheManager, Shortage
+from engine.core.messages import (
+    EngineCoreOutput,
+    ForwardFailure,
+    ModelRunnerOutput,
+    NewRequestData,
+    RequestStatus,
+    ScheduledRow,
+    SchedulerOutput,
+)
+from engine.core.request import Request
+from engine.core.request_queue import create_request_queue
+from engine.core.scheduler.plan import Admission, PlannedRow, StepPlan
+from engine.core.scheduler.update import apply_failure, apply_output
+from engine.core.scheduler.wanted import Wanted, tokens_wanted
+from engine.trace.events import (
+    RequestFinished,
+    RequestStatusChanged,
+    SchedulePreempted,
+    ScheduleRequest,
+    ScheduleSkipped,
+    StepScheduled,
+    StepStarted,
+)
+from engine.trace.recorder import EventSink
+
+#: Waiting requests named in `step.started`: an event must not grow with the queue.
+NUM_WAITING_NAMED = 16
+
+
+class Scheduler:
+    """Decides which requests run in the next step, with how many tokens each."""
+
+    def __init__(
+        self, config: EngineConfig, kv_cache: KVCacheConfig, max_model_len: int, trace: EventSink | None
+    ) -> None:
+        self.config = config.scheduler
+        self.max_model_len = max_model_len
+        self.kv_cache_manager = KVCacheManager(config.cache, kv_cache, max_model_len, trace)
+        self.waiting = create_request_queue(config.scheduler.policy)
+        self.running: list[Request] = []
+        self.step = 0
+        self._in_flight: dict[int, StepPlan] = {}
+        self._released: list[int] = []
+        self.trace = trace
+
+    def add(self, request: Request) -> None:
+        """Let a new request wait."""
+        self.waiting.add(request)
+        self._emit_status(request, None, "added")
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan the next step: running requests first, then waiting ones."""
+        self.step += 1
+        plan = StepPlan(self.step, self.config.max_num_batched_tokens)
+        if self.trace is not None:
+            self.trace.step = self.step
+            self._emit_started(plan)
+        self._schedule_running(plan)
+        self._schedule_waiting(plan)
+        return self._depart(plan)
+
+    def require_in_flight(self, step: int, output: ModelRunnerOutput | ForwardFailure) -> None:
+        """Refuse an answer that belongs to no step in flight.
+
+        Raises:
+            ValueError: the step is not in flight, or the output is not of its rows.
+        """
+        plan = self._in_flight.get(step)
+        if plan is None or output.step != step:
+            raise ValueError(f"an output of step {output.step} came for step {step}; in flight: {list(self._in_flight)}")
+        if isinstance(output, ModelRunnerOutput) and output.serials != list(plan.rows):
+            raise ValueError(f"step {step} ran requests {list(plan.rows)}, its output names {output.serials}")
+
+    def update(self, output: ModelRunnerOutput | ForwardFailure) -> list[EngineCoreOutput]:
+        """Take in what a step brought back: tokens are appended, and what has reached its end leaves."""
+        plan = self._in_flight.pop(output.step)
+        if isinstance(output, ForwardFailure):
+            return apply_failure(self, plan, output)
+        return apply_output(self, plan, output)
+
+    def finish(self, request: Request, status: RequestStatus, why: str, stop_reason: int | str | None = None) -> None:
+        """End a request: out of its queue, its blocks back to the pool."""
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+            self._released.append(request.serial)
+        else:
+            self.waiting.remove(request)
+        self._set_status(request, status, why)
+        request.stop_reason = stop_reason
+        self.kv_cache_manager.free(request, why)
+        self.kv_cache_manager.forget(request)
+        if self.trace is not None:
+            self.trace.emit(
+                RequestFinished(
+                    request=request.serial,
+                    status=status.value,
+                    finish_reason=status.finish_reason or "",
+                    stop_reason=stop_reason,
+                    num_prompt_tokens=request.num_prompt_tokens,
+                    num_output_tokens=request.num_output_tokens,
+                    num_cached_tokens=request.num_cached_tokens or 0,
+                    num_preemptions=request.num_preemptions,
+                )
+            )
+
+    # --- running requests ---------------------------------------------------------------------------------------
+
+    def _schedule_running(self, plan: StepPlan) -> None:
+        index = 0
+        while index < len(self.running):
+            request = self.running[index]
+            if plan.budget == 0:
+                self._emit_skipped(request, "token_budget", behind=len(self.running) - index - 1)
+                return
+            wanted = self._tokens_wanted(request, request.num_computed_tokens, plan)
+            allocation = self._allocate_or_preempt(request, wanted.num_tokens, plan)
+            if allocation is None:
+                return
+            plan.add(request, wanted.num_tokens, allocation, "running", allocation.new_block_ids)
+            self._emit_scheduled(request, wanted, plan, "running", num_cached_tokens=0)
+            # A victim that stood before this request has moved it forward.
+            index = self.running.index(request, max(0, index - len(plan.preempted))) + 1
+
+    def _allocate_or_preempt(self, request: Request, num_tokens: int, plan: StepPlan) -> Allocation | None:
+        """Slots for a running request, at the cost of others if need be; None if it was the last one to give way."""
+        while True:
+            allocation = self.kv_cache_manager.allocate_slots(request, num_tokens)
+            if isinstance(allocation, Allocation):
+                return allocation
+            victim = self._choose_victim()
+            self._preempt(victim, request, allocation, plan)
+            if victim is request:
+                return None
+
+    def _choose_victim(self) -> Request:
+        if self.config.policy == "priority":
+            return max(self.running, key=lambda request: (request.priority, request.serial))
+        return self.running[-1]
+
+    def _preempt(self, victim: Request, for_request: Request, shortage: Shortage, plan: StepPlan) -> None:
+        """Recompute preemption: the victim loses its blocks, keeps its tokens, and waits to compute them anew."""
+        row = plan.take_back(victim)
+        if self.trace is not None:
+            self.trace.emit(
+                SchedulePreempted(
+                    victim=victim.serial,
+                    for_request=for_request.serial,
+                    needed=shortage.needed,
+                    available=shortage.available,
+                    num_computed_tokens=victim.num_computed_tokens,
+                    was_scheduled=row is not None,
+                )
+            )
+        if row is not None:
+            self.kv_cache_manager.unregister(row.registered, "preempted before its KV was written")
+        self.running.remove(victim)
+        self.kv_cache_manager.free(victim, "preempted")
+        victim.num_computed_tokens = 0
+        victim.num_preemptions += 1
+        self._set_status(victim, RequestStatus.PREEMPTED, f"r{for_request.serial} needed blocks")
+        self.waiting.prepend(victim)
+        self._released.append(victim.serial)
+        plan.preempted.append(victim)
+
+    # --- waiting requests ---------------------------------------------------------------------------------------
+
+    def _schedule_waiting(self, plan: StepPlan) -> None:
+        while self.waiting:
+            request = self.waiting.peek()
+            if plan.preempted:
+                self._emit_skipped(request, "preemption", behind=len(self.waiting) - 1)
+                return
+            if plan.budget == 0:
+                self._emit_skipped(request, "token_budget", behind=len(self.waiting) - 1)
+                return
+            if len(self.running) == self.config.max_num_seqs:
+                self._emit_skipped(request, "max_num_seqs", behind=len(self.waiting) - 1)
+                return
+            if not self._admit(request, plan):
+                return
+
+    def _admit(self, request: Request, plan: StepPlan) -> bool:
+        """Move the first waiting request to the running ones, unless the pool cannot serve it now."""
+        computed = self.kv_cache_manager.get_computed_blocks(request)
+        wanted = self._tokens_wanted(request, computed.num_tokens, plan)
+        allocation = self.kv_cache_manager.allocate_slots(request, wanted.num_tokens, computed)
+        if isinstance(allocation, Shortage):
+            self._emit_skipped(request, "no_free_blocks", behind=len(self.waiting) - 1, shortage=allocation)
+            return False
+        admission: Admission = "resumed" if request.status is RequestStatus.PREEMPTED else "new"
+        self.waiting.pop()
+        self.running.append(request)
+        self._set_status(request, RequestStatus.RUNNING, "admitted" if admission == "new" else "resumed")
+        request.num_computed_tokens = computed.num_tokens
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = computed.num_tokens
+        plan.add(request, wanted.num_tokens, allocation, admission, self.kv_cache_manager.block_ids(request))
+        self._emit_scheduled(request, wanted, plan, admission, num_cached_tokens=computed.num_tokens)
+        return True
+
+    # --- the plan leaves ----------------------------------------------------------------------------------------
+
+    def _depart(self, plan: StepPlan) -> SchedulerOutput:
+        """Close the plan: from now on its tokens count as computed, and its output is awaited."""
+        if not plan.rows:
+            # Nothing will run, so nobody would hear of the released ones: they are kept for the next plan.
+            self._emit_step_scheduled(plan, [])
+            return SchedulerOutput(step=plan.step, rows=[], released=[])
+        rows = [_scheduled_row(row) for row in plan.rows.values()]
+        for row in plan.rows.values():
+            row.request.num_computed_tokens += row.num_tokens
+        self._in_flight[plan.step] = plan
+        released, self._released = self._released, []
+        self._emit_step_scheduled(plan, released)
+        return SchedulerOutput(step=plan.step, rows=rows, released=released)
+
+    def _tokens_wanted(self, request: Request, num_computed_tokens: int, plan: StepPlan) -> Wanted:
+        return tokens_wanted(
+            request.num_tokens, num_computed_tokens, plan.budget, self.config.long_prefill_token_threshold
+        )
+
+    def _set_status(self, request: Request, status: RequestStatus, why: str) -> None:
+        old, request.status = request.status, status
+        self._emit_status(request, old, why)
+
+    # --- what the trace is told ---------------------------------------------------------------------------------
+
+    def _emit_status(self, request: Request, old: RequestStatus | None, why: str) -> None:
+        if self.trace is not None:
+            self.trace.emit(
+                RequestStatusChanged(
+                    request=request.serial, old=old.value if old else None, new=request.status.value, why=why
+                )
+            )
+
+    def _emit_started(self, plan: StepPlan) -> None:
+        assert self.trace is not None
+        self.trace.emit(
+            StepStarted(
+                running=[request.serial for request in self.running],
+                waiting=[request.serial for request in self.waiting.first(NUM_WAITING_NAMED)],
+                num_waiting=len(self.waiting),
+                token_budget=plan.budget,
+                free_blocks=self.kv_cache_manager.block_pool.num_free_blocks,
+            )
+        )
+
+    def _emit_scheduled(
+        self, request: Request, wanted: Wanted, plan: StepPlan, admission: Admission, num_cached_tokens: int
+    ) -> None:
+        if self.trace is not None:
+            self.trace.emit(
+                ScheduleRequest(
+                    request=request.serial,
+                    admission=admission,
+                    phase="decode" if wanted.num_wanted_tokens == 1 and request.num_output_tokens else "prefill",
+                    num_wanted_tokens=wanted.num_wanted_tokens,
+                    num_scheduled_tokens=wanted.num_tokens,
+                    num_computed_tokens=request.num_computed_tokens,
+                    num_cached_tokens=num_cached_tokens,
+                    truncated_by=wanted.truncated_by,
+                    budget_left=plan.budget,
+                )
+            )
+
+    def _emit_skipped(self, request: Request, reason: str, behind: int, shortage: Shortage | None = None) -> None:
+        if self.trace is not None:
+            self.trace.emit(
+                ScheduleSkipped(
+                    request=request.serial,
+                    reason=reason,  # type: ignore[arg-type]
+                    needed=shortage.needed if shortage else 0,
+                    available=shortage.available if shortage else 0,
+                    behind=behind,
+                )
+            )
+
+    def _emit_step_scheduled(self, plan: StepPlan, released: list[int]) -> None:
+        if self.trace is not None:
+            self.trace.emit(
+                StepScheduled(
+                    requests=list(plan.rows),
+                    num_scheduled_tokens=[row.num_tokens for row in plan.rows.values()],
+                    total_num_scheduled_tokens=plan.num_tokens,
+                    budget_left=plan.budget,
+                    free_blocks=self.kv_cache_manager.block_pool.num_free_blocks,
+                    released=released,
+                )
+            )
+
+
+def _scheduled_row(row: PlannedRow) -> ScheduledRow:
+    request = row.request
+    new = None
+    if row.admission != "running":
+        new = NewRequestData(
+            token_ids=list(request.token_ids),
+            num_prompt_tokens=request.num_prompt_tokens,
+            sampling_params=request.sampling_params,
+        )
+    return ScheduledRow(
+        serial=request.serial,
+        request_id=request.request_id,
+        num_scheduled_tokens=row.num_tokens,
+        num_computed_tokens=row.num_computed_tokens,
+        block_ids=row.block_ids,
+        new=new,
+    )

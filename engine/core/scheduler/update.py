@@ -1,0 +1,91 @@
+"""What the executor's output does to the requests of a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from engine.core.messages import EngineCoreOutput, ForwardFailure, ModelRunnerOutput, RequestStatus
+from engine.core.request import Request
+from engine.core.scheduler.plan import PlannedRow, StepPlan
+from engine.core.scheduler.stop import Stop, check_stop
+from engine.trace.events import UpdateRequest
+
+if TYPE_CHECKING:
+    from engine.core.scheduler.scheduler import Scheduler
+
+
+def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput) -> list[EngineCoreOutput]:
+    """Append the sampled tokens row by row; whoever reaches a stop leaves the engine."""
+    outputs: list[EngineCoreOutput] = []
+    for row, token_ids in zip(plan.rows.values(), output.sampled_token_ids, strict=True):
+        request = row.request
+        dropped = _why_dropped(row)
+        appended, stop = ([], None) if dropped else _append_until_stop(request, token_ids, scheduler.max_model_len)
+        if scheduler.trace is not None:
+            scheduler.trace.emit(
+                UpdateRequest(
+                    request=request.serial,
+                    appended=appended,
+                    num_cut=0 if dropped else len(token_ids) - len(appended),
+                    num_computed_tokens=request.num_computed_tokens,
+                    dropped=dropped,
+                )
+            )
+        if stop:
+            scheduler.finish(request, stop.status, _why_stopped(stop), stop.stop_reason)
+        if appended:
+            outputs.append(_news(request, appended))
+    return outputs
+
+
+def apply_failure(scheduler: Scheduler, plan: StepPlan, failure: ForwardFailure) -> list[EngineCoreOutput]:
+    """Nothing of the step was written: its hashes are withdrawn and its requests end with an error."""
+    outputs: list[EngineCoreOutput] = []
+    for row in plan.rows.values():
+        scheduler.kv_cache_manager.unregister(row.registered, "the forward pass failed")
+    for row in plan.rows.values():
+        if not _why_dropped(row):
+            scheduler.finish(row.request, RequestStatus.FINISHED_ERROR, "the forward pass failed")
+            outputs.append(_news(row.request, [], error=failure.why))
+    return outputs
+
+
+def _why_dropped(row: PlannedRow) -> Literal["finished", "resumed"] | None:
+    """Why a row's output no longer concerns its request.
+
+    A request that was preempted in the meantime and still waits keeps its token: it was sampled from KV that was
+    good. Once resumed it computes that token again, and a second one would double it.
+    """
+    request = row.request
+    if request.status.is_finished:
+        return "finished"
+    if request.num_preemptions != row.num_preemptions and request.status is RequestStatus.RUNNING:
+        return "resumed"
+    return None
+
+
+def _append_until_stop(request: Request, token_ids: list[int], max_model_len: int) -> tuple[list[int], Stop | None]:
+    for count, token_id in enumerate(token_ids, start=1):
+        request.token_ids.append(token_id)
+        stop = check_stop(request, max_model_len)
+        if stop:
+            return token_ids[:count], stop
+    return token_ids, None
+
+
+def _why_stopped(stop: Stop) -> str:
+    if stop.status is RequestStatus.FINISHED_LENGTH_CAPPED:
+        return "max_tokens or max_model_len reached"
+    return "end of sequence" if stop.stop_reason is None else f"stop token {stop.stop_reason}"
+
+
+def _news(request: Request, new_token_ids: list[int], error: str | None = None) -> EngineCoreOutput:
+    return EngineCoreOutput(
+        serial=request.serial,
+        request_id=request.request_id,
+        new_token_ids=new_token_ids,
+        finish_reason=request.status.finish_reason,
+        stop_reason=request.stop_reason,
+        num_cached_tokens=request.num_cached_tokens or 0,
+        error=error,
+    )

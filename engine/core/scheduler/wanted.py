@@ -1,0 +1,35 @@
+"""How many tokens a request gets in a step: a pure function of the request's counts and the limits."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Limit = Literal["token_budget", "long_prefill_token_threshold"]
+
+
+class Wanted(NamedTuple):
+    """The tokens a request wants, those it gets, and the limit that made the difference."""
+
+    num_wanted_tokens: int
+    num_tokens: int
+    truncated_by: Limit | None
+
+
+def tokens_wanted(num_tokens: int, num_computed_tokens: int, budget: int, long_prefill_token_threshold: int) -> Wanted:
+    """Everything not yet computed, cut by the threshold for long prefills and by what is left of the budget.
+
+    This is the whole of chunked prefill: a prompt that is cut simply still wants the rest in the next step.
+
+    Args:
+        num_tokens: prompt and output tokens of the request.
+        num_computed_tokens: those with KV in the cache.
+        budget: tokens left in this step.
+        long_prefill_token_threshold: most tokens for one request in one step; 0 for no limit.
+    """
+    wanted = num_tokens - num_computed_tokens
+    granted, limit = wanted, None
+    if 0 < long_prefill_token_threshold < granted:
+        granted, limit = long_prefill_token_threshold, "long_prefill_token_threshold"
+    if budget < granted:
+        granted, limit = budget, "token_budget"
+    return Wanted(wanted, granted, limit)  # type: ignore[arg-type]
