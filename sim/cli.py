@@ -1,0 +1,84 @@
+"""`orrery replay` and `orrery check`: the two questions one can ask a trace without a model."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from engine.trace.file import read_trace
+
+if TYPE_CHECKING:
+    from engine.trace.events import Event
+    from sim.replay import Divergence
+
+_TraceFile = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, .jsonl or .jsonl.zst.")]
+
+
+def replay(trace_file: _TraceFile) -> None:
+    """Run a trace's inputs again and compare every decision."""
+    from sim.replay import replay as run_replay
+
+    console = Console(highlight=False, soft_wrap=True)
+    started = time.perf_counter()
+    trace = read_trace(trace_file)
+    report = run_replay(trace)
+    seconds = time.perf_counter() - started
+    if report.truncated:
+        console.print(Text(report.truncated, "yellow"))
+    console.print(
+        Text(f"{trace_file.name}: {report.num_steps} steps, {report.num_inputs} inputs, replayed in {seconds:.2f} s")
+    )
+    if report.divergence is not None:
+        _show_divergence(console, report.divergence)
+    console.print(Text(str(report), "bold red" if report.divergence else "bold green"))
+    raise typer.Exit(report.num_divergences)
+
+
+def check(trace_file: _TraceFile) -> None:
+    """Check the invariants that every trace must keep."""
+    from sim.invariants import check_trace, render
+
+    trace = read_trace(trace_file)
+    violations = check_trace(trace)
+    console = Console(highlight=False)
+    if trace.truncated:
+        console.print(Text(trace.truncated, "yellow"))
+    console.print(render(trace, violations))
+    raise typer.Exit(int(bool(violations)))
+
+
+def _show_divergence(console: Console, divergence: Divergence) -> None:
+    """What was recorded, what was recomputed, and the core around it."""
+    event = divergence.recorded or divergence.recomputed
+    where = f"event {divergence.recorded.seq}, " if divergence.recorded else ""
+    tag = type(event).__struct_config__.tag if event else ""
+    console.print(Text(f"\nFirst divergence: {where}{tag} in step {divergence.step}: {divergence.why}.\n", "bold"))
+    table = Table(box=None, padding=(0, 3, 0, 2))
+    table.add_column("field", style="dim")
+    table.add_column("recorded")
+    table.add_column("recomputed")
+    changed = {difference.field for difference in divergence.differences}
+    recorded, recomputed = _fields(divergence.recorded), _fields(divergence.recomputed)
+    for name in dict.fromkeys([*recorded, *recomputed]):
+        style = "bold red" if name in changed or not (recorded and recomputed) else ""
+        table.add_row(name, Text(_value(recorded, name), style), Text(_value(recomputed, name), style))
+    console.print(table)
+    console.print(Text(f"\nThe core then: {', '.join(f'{k} {v}' for k, v in divergence.state.items())}\n", "dim"))
+
+
+def _fields(event: Event | None) -> dict[str, Any]:
+    if event is None:
+        return {}
+    fields = msgspec.structs.asdict(event)
+    return {name: value for name, value in fields.items() if name not in ("seq", "ts", "engine", "rank")}
+
+
+def _value(fields: dict[str, Any], name: str) -> str:
+    return repr(fields[name]) if name in fields else "–"

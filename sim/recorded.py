@@ -1,0 +1,40 @@
+"""The recorded twin of the executor: it answers what a trace says the real one answered."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from engine.core.messages import ModelRunnerOutput, SchedulerOutput
+from engine.errors import ForwardError, TraceError
+from engine.trace.events import ExecutorFailed, StepOutput
+from engine.trace.file import Trace
+
+
+class RecordedExecutor:
+    """An `Executor` that runs no model: the tokens of a step come from its `step.output`."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._answers = {event.step: event for event in trace.events if isinstance(event, (StepOutput, ExecutorFailed))}
+        self._in_flight: deque[int] = deque()
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> None:
+        """Note that a step has been started."""
+        self._in_flight.append(scheduler_output.step)
+
+    def sample_tokens(self, grammar_bitmask: None) -> ModelRunnerOutput:
+        """The recorded answer to the step started longest ago.
+
+        Raises:
+            ForwardError: this step failed when it was recorded.
+            TraceError: the trace holds no answer to it.
+        """
+        step = self._in_flight.popleft()
+        answer = self._answers.get(step)
+        if answer is None:
+            raise TraceError(f"The trace holds no output of step {step}.")
+        if isinstance(answer, ExecutorFailed):
+            raise ForwardError(answer.why)
+        return ModelRunnerOutput(step=step, serials=answer.requests, sampled_token_ids=answer.sampled_token_ids)
+
+    def shutdown(self) -> None:
+        """Nothing to give back."""

@@ -1,0 +1,245 @@
+"""Replay: the proof that a trace tells the truth.
+
+Every decision is stripped from the trace. A fresh `EngineCore` (the very code that made the recording) is fed the
+inputs alone, and must bring forth the same decisions, field by field, between the same inputs. Only `seq` and `ts`
+are not compared: they count the observations too, and tell the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from engine.core.engine_core import EngineCore
+from engine.core.messages import EngineCoreRequest, ForwardFailure
+from engine.errors import ForwardError, OrreryError
+from engine.trace.events import (
+    CacheResetAsked,
+    Event,
+    EventClass,
+    ExecutorFailed,
+    RequestAborted,
+    RequestAdded,
+    ScheduleCalled,
+    StepOutput,
+)
+from engine.trace.file import Trace
+from sim.recorded import RecordedExecutor
+
+_NOT_COMPARED = frozenset({"seq", "ts"})
+
+
+class Difference(NamedTuple):
+    """One field that came out otherwise."""
+
+    field: str
+    recorded: Any
+    recomputed: Any
+
+
+class Divergence(NamedTuple):
+    """The first decision that the inputs do not explain."""
+
+    step: int
+    recorded: Event | None
+    """What the file says; None if the file lacks a decision that follows from its inputs."""
+    recomputed: Event | None
+    """What follows from the inputs; None if nothing does."""
+    differences: list[Difference]
+    why: str
+    state: dict[str, Any]
+    """The core when it happened: queues, free blocks, steps in flight."""
+
+
+class ReplayReport(NamedTuple):
+    """What a replay found."""
+
+    num_decisions: int
+    """Decisions that were regenerated and agreed."""
+    num_inputs: int
+    num_steps: int
+    divergence: Divergence | None
+    truncated: str | None
+
+    @property
+    def num_divergences(self) -> int:
+        """0 or 1: a core that has decided otherwise once is in another state, and what follows proves nothing."""
+        return int(self.divergence is not None)
+
+    def __str__(self) -> str:
+        divergences = "1 divergence" if self.divergence else "0 divergences"
+        return f"{self.num_decisions} decisions, {divergences}"
+
+
+class _Collector:
+    """Takes the events of the replayed core, and stamps them as the recorder of the original did."""
+
+    def __init__(self, engine: int, rank: int) -> None:
+        self.step = 0
+        self.decisions: list[Event] = []
+        self._engine, self._rank = engine, rank
+
+    def emit(self, event: Event) -> None:
+        if event.kind is EventClass.DECISION:
+            event.step, event.engine, event.rank = self.step, self._engine, self._rank
+            self.decisions.append(event)
+
+    def take(self) -> list[Event]:
+        """The decisions since the last call."""
+        decisions, self.decisions = self.decisions, []
+        return decisions
+
+
+class _Exchange(NamedTuple):
+    """An input, and the decisions that the file says it led to."""
+
+    input: Event | None
+    recorded: list[Event]
+
+
+class Replay:
+    """A core that is being fed a trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        header = trace.header
+        self._collector = _Collector(header.engine, header.rank)
+        self.core = EngineCore(header.config, header.kv_cache, header.model.max_model_len, self._collector)
+        self._executor = RecordedExecutor(trace)
+        self._ids: dict[int, str] = {}
+
+    def run(self) -> ReplayReport:
+        """Feed every input and compare every decision, up to the first that differs."""
+        num_decisions = num_inputs = 0
+        divergence: Divergence | None = None
+        exchanges = list(_exchanges(self.trace.events))
+        for index, exchange in enumerate(exchanges):
+            refusal = self._feed(exchange.input) if exchange.input is not None else None
+            num_inputs += exchange.input is not None
+            recomputed = self._collector.take()
+            # The crash that cut a file short may have come between an input and the end of its decisions.
+            cut = self.trace.truncated is not None and index == len(exchanges) - 1
+            agreed = _num_agreed(exchange.recorded, recomputed)
+            num_decisions += agreed
+            complete = agreed == len(exchange.recorded) and (cut or agreed == len(recomputed))
+            if refusal or not complete:
+                divergence = self._diverge(exchange, recomputed, agreed, refusal)
+                break
+        return ReplayReport(
+            num_decisions, num_inputs, self.core.scheduler.step, divergence, self.trace.truncated
+        )
+
+    def _feed(self, event: Event) -> str | None:
+        """Make the call that an input event records. Returns why the core refused it, if it did."""
+        try:
+            match event:
+                case RequestAdded():
+                    return self._add(event)
+                case RequestAborted():
+                    self.core.abort([self._ids[serial] for serial in event.requests], event.cause)
+                case CacheResetAsked():
+                    self.core.reset_prefix_cache()
+                case ScheduleCalled():
+                    plan = self.core.schedule()
+                    if plan.rows:
+                        self._executor.execute_model(plan)
+                case StepOutput() | ExecutorFailed():
+                    self._update(event.step)
+        except (OrreryError, ValueError, LookupError) as error:
+            return f"the core refuses this input: {error}"
+        return None
+
+    def _add(self, event: RequestAdded) -> str | None:
+        serial = self.core.add(
+            EngineCoreRequest(
+                request_id=event.request_id,
+                prompt_token_ids=event.prompt_token_ids,
+                sampling_params=event.sampling_params,
+                eos_token_ids=event.eos_token_ids,
+                priority=event.priority,
+                cache_salt=event.cache_salt,
+            )
+        )
+        self._ids[serial] = event.request_id
+        return None if serial == event.request else f"it is request {serial} in the order of arrival"
+
+    def _update(self, step: int) -> None:
+        try:
+            self.core.update(step, self._executor.sample_tokens(self.core.grammar_bitmask(step)))
+        except ForwardError as error:
+            self.core.update(step, ForwardFailure(step=step, why=str(error)))
+
+    def _diverge(
+        self, exchange: _Exchange, recomputed: list[Event], agreed: int, refusal: str | None
+    ) -> Divergence:
+        if refusal and agreed == len(exchange.recorded):
+            return Divergence(self._step_of(exchange.input), exchange.input, None, [], refusal, self._state())
+        recorded = exchange.recorded[agreed] if agreed < len(exchange.recorded) else None
+        computed = recomputed[agreed] if agreed < len(recomputed) else None
+        differences = _differences(recorded, computed) if recorded is not None and computed is not None else []
+        if recorded is None:
+            why = f"the file lacks a {_type(computed)} that follows from its inputs"
+        elif computed is None:
+            why = f"nothing in the inputs leads to this {_type(recorded)}"
+        elif not differences:
+            why = f"a {_type(computed)} follows from the inputs, not a {_type(recorded)}"
+        else:
+            why = f"{', '.join(difference.field for difference in differences)} came out otherwise"
+        return Divergence(self._step_of(recorded or computed), recorded, computed, differences, why, self._state())
+
+    def _state(self) -> dict[str, Any]:
+        scheduler = self.core.scheduler
+        return {
+            "step": scheduler.step,
+            "running": [f"r{request.serial}" for request in scheduler.running],
+            "waiting": [f"r{request.serial}" for request in scheduler.waiting.first(16)],
+            "num_waiting": len(scheduler.waiting),
+            "free_blocks": scheduler.kv_cache_manager.block_pool.num_free_blocks,
+        }
+
+    @staticmethod
+    def _step_of(event: Event | None) -> int:
+        return event.step if event is not None else 0
+
+
+def replay(trace: Trace) -> ReplayReport:
+    """Run a trace's inputs through a fresh engine core and compare the decisions with the recorded ones."""
+    return Replay(trace).run()
+
+
+def _exchanges(events: list[Event]) -> Iterator[_Exchange]:
+    """Cut a trace before every input. Observations are left out."""
+    current = _Exchange(None, [])
+    for event in events:
+        if event.kind is EventClass.INPUT:
+            yield current
+            current = _Exchange(event, [])
+        elif event.kind is EventClass.DECISION:
+            current.recorded.append(event)
+    yield current
+
+
+def _num_agreed(recorded: list[Event], recomputed: list[Event]) -> int:
+    """How many decisions agree before the first that does not."""
+    for index, (old, new) in enumerate(zip(recorded, recomputed, strict=False)):
+        new.seq, new.ts = old.seq, old.ts
+        if old != new:
+            return index
+    return min(len(recorded), len(recomputed))
+
+
+def _differences(recorded: Event, recomputed: Event) -> list[Difference]:
+    if type(recorded) is not type(recomputed):
+        return []
+    pairs = msgspec.structs.asdict(recorded), msgspec.structs.asdict(recomputed)
+    return [
+        Difference(name, pairs[0][name], pairs[1][name])
+        for name in pairs[0]
+        if name not in _NOT_COMPARED and pairs[0][name] != pairs[1][name]
+    ]
+
+
+def _type(event: Event | None) -> str:
+    return type(event).__struct_config__.tag if event is not None else "decision"  # type: ignore[return-value]

@@ -1,0 +1,140 @@
+"""Drives an `EngineCore` without a model: a seeded crowd of requests, and tokens out of a hat."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.config import EngineConfig, KVCacheConfig, KVCacheGroup, ModelFacts
+from engine.core.engine_core import EngineCore
+from engine.core.kv_cache.block_hash import none_hash_for
+from engine.core.messages import EngineCoreRequest, ForwardFailure, ModelRunnerOutput, SchedulerOutput
+from engine.sampling_params import SamplingParams
+from engine.trace.events import SCHEMA_VERSION, Header
+from engine.trace.file import Trace, read_trace
+from engine.trace.recorder import EventSink, Recorder
+
+EOS = 2
+MAX_MODEL_LEN = 64
+
+
+def header(num_blocks: int = 24, block_size: int = 4, **engine_args: Any) -> Header:
+    """The header of a run with no model behind it."""
+    config = EngineConfig.from_args("no-model", block_size=block_size, trace_level="control", **engine_args)
+    return Header(
+        schema_version=SCHEMA_VERSION,
+        engine_version="0",
+        level="control",
+        config=config,
+        model=ModelFacts(
+            name="no-model",
+            architecture="LlamaForCausalLM",
+            num_layers=2,
+            hidden_size=8,
+            num_attention_heads=2,
+            num_kv_heads=1,
+            head_size=4,
+            vocab_size=100,
+            max_model_len=MAX_MODEL_LEN,
+            dtype="float32",
+            eos_token_ids=(EOS,),
+        ),
+        kv_cache=KVCacheConfig(
+            num_gpu_blocks=num_blocks,
+            block_size=block_size,
+            groups=(KVCacheGroup(num_layers=2, block_bytes=1024),),
+            none_hash=none_hash_for(config.cache.prefix_caching_hash_algo),
+        ),
+        tokenizer="none",
+        device="none",
+        environment={},
+    )
+
+
+def make_core(trace: EventSink | None = None, num_blocks: int = 24, block_size: int = 4, **engine_args: Any) -> EngineCore:
+    """A core with a small pool."""
+    head = header(num_blocks, block_size, **engine_args)
+    return EngineCore(head.config, head.kv_cache, MAX_MODEL_LEN, trace)
+
+
+def request(request_id: str, prompt: list[int], priority: int = 0, salt: str | None = None, **params: Any) -> EngineCoreRequest:
+    """A request as the frontend would make it."""
+    return EngineCoreRequest(
+        request_id=request_id,
+        prompt_token_ids=tuple(prompt),
+        sampling_params=SamplingParams(**{"seed": 0, **params}),
+        eos_token_ids=(EOS,),
+        priority=priority,
+        cache_salt=salt,
+    )
+
+
+def answer(core: EngineCore, plan: SchedulerOutput, tokens: list[int]) -> ModelRunnerOutput:
+    """What a forward pass would return: one of `tokens` for every row whose prompt is complete, in order."""
+    supply = iter(tokens)
+    return ModelRunnerOutput(
+        step=plan.step,
+        serials=[row.serial for row in plan.rows],
+        sampled_token_ids=[
+            [next(supply)] if row.num_tokens_after == core.requests[row.request_id].num_tokens else [] for row in plan.rows
+        ],
+    )
+
+
+def run_step(core: EngineCore, token: int = 9) -> SchedulerOutput:
+    """One whole step in which every complete row samples `token`."""
+    plan = core.schedule()
+    if plan.rows:
+        core.update(plan.step, answer(core, plan, [token] * len(plan.rows)))
+    return plan
+
+
+@dataclass
+class Crowd:
+    """Random requests with common beginnings; some are aborted, some steps fail, the cache is reset at times."""
+
+    seed: int
+    num_requests: int = 30
+
+    def drive(self, core: EngineCore) -> None:
+        """Run until every request has ended."""
+        rng = random.Random(self.seed)
+        beginning = [rng.randrange(3, 99) for _ in range(20)]
+        added = 0
+        while added < self.num_requests or core.has_unfinished_requests():
+            while added < self.num_requests and rng.random() < 0.6:
+                prompt = beginning[: rng.randrange(20)] + [rng.randrange(3, 99) for _ in range(rng.randrange(1, 12))]
+                core.add(
+                    request(
+                        f"q{added}", prompt, rng.randrange(3), max_tokens=rng.randrange(1, 25), stop_token_ids=(3, 4)
+                    )
+                )
+                added += 1
+            self._disturb(core, rng, 0.03)
+            if rng.random() < 0.05:
+                core.reset_prefix_cache()
+            plan = core.schedule()
+            if not plan.rows:
+                continue
+            output = answer(core, plan, [rng.randrange(2, 99) for _ in plan.rows])
+            self._disturb(core, rng, 0.02)
+            failed = rng.random() < 0.01
+            core.update(plan.step, ForwardFailure(step=plan.step, why="out of memory") if failed else output)
+
+    @staticmethod
+    def _disturb(core: EngineCore, rng: random.Random, chance: float) -> None:
+        if core.requests and rng.random() < chance:
+            core.abort([rng.choice(list(core.requests))])
+
+
+def record_crowd(path: Path, seed: int = 0, num_requests: int = 30, **engine_args: Any) -> Trace:
+    """The trace of a crowd in a pool so small that requests are preempted."""
+    head = header(
+        **{"max_num_batched_tokens": 16, "max_num_seqs": 6, "long_prefill_token_threshold": 5, **engine_args}
+    )
+    recorder = Recorder.to_file(path, head)
+    Crowd(seed, num_requests).drive(EngineCore(head.config, head.kv_cache, MAX_MODEL_LEN, recorder))
+    recorder.close()
+    return read_trace(path)
