@@ -36,7 +36,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[str, Meta(description="`orrery-tiny`, `smollm2-135m`, a hub name or a folder")]
     dtype: Annotated[Dtype, Meta(description="dtype of weights and KV cache; auto: what suits the device")] = "auto"
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="auto: cuda if there is one, else cpu")] = "auto"
-    max_model_len: Annotated[int | None, Meta(description="longest prompt + output; None: the model's own limit")] = None
+    max_model_len: Annotated[int | None, Meta(description="longest prompt + output; None: the model's own limit")] = (
+        None
+    )
     seed: Annotated[int, Meta(description="seed from which the seeds of unseeded requests are drawn")] = 0
 
     def __post_init__(self) -> None:
@@ -50,11 +52,17 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The paged KV cache."""
 
     block_size: Annotated[int, Meta(description="tokens per KV cache block")] = 16
-    num_gpu_blocks_override: Annotated[int | None, Meta(description="blocks in the pool, null block included; None: profile")] = None
+    num_gpu_blocks_override: Annotated[
+        int | None, Meta(description="blocks in the pool, null block included; None: profile")
+    ] = None
     gpu_memory_utilization: Annotated[float, Meta(description="share of the device's memory the engine may use")] = 0.9
-    kv_cache_memory_bytes: Annotated[int | None, Meta(description="bytes for the KV cache; None: from gpu_memory_utilization (CPU: 1 GiB at most)")] = None
+    kv_cache_memory_bytes: Annotated[
+        int | None, Meta(description="bytes for the KV cache; None: from gpu_memory_utilization (CPU: 1 GiB at most)")
+    ] = None
     enable_prefix_caching: Annotated[bool, Meta(description="reuse the KV of prompts that begin alike")] = True
-    prefix_caching_hash_algo: Annotated[HashAlgo, Meta(description="sha256 over canonical CBOR, or Python's hash of integers")] = "sha256"
+    prefix_caching_hash_algo: Annotated[
+        HashAlgo, Meta(description="sha256 over canonical CBOR, or Python's hash of integers")
+    ] = "sha256"
 
     def __post_init__(self) -> None:
         _at_least("block_size", self.block_size, 1)
@@ -71,7 +79,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     max_num_batched_tokens: Annotated[int, Meta(description="token budget of one step")] = 2048
     max_num_seqs: Annotated[int, Meta(description="most requests running at once")] = 128
-    long_prefill_token_threshold: Annotated[int, Meta(description="most prompt tokens of one request in one step; 0: no limit")] = 0
+    long_prefill_token_threshold: Annotated[
+        int, Meta(description="most prompt tokens of one request in one step; 0: no limit")
+    ] = 0
     policy: Annotated[Policy, Meta(description="fcfs, or priority (lower number first, then arrival)")] = "fcfs"
 
     def __post_init__(self) -> None:
@@ -84,7 +94,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
 class TraceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether and how finely a run is recorded."""
 
-    level: Annotated[TraceLevel, Meta(description="off, control (decisions), forward (tensors' shapes and slots), full")] = "off"
+    level: Annotated[
+        TraceLevel, Meta(description="off, control (decisions), forward (tensors' shapes and slots), full")
+    ] = "off"
 
     def __post_init__(self) -> None:
         _one_of("trace_level", self.level, ("off", "control", "forward", "full"))
@@ -166,7 +178,12 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-_PARTS: dict[str, type] = {"model": ModelConfig, "cache": CacheConfig, "scheduler": SchedulerConfig, "trace": TraceConfig}
+_PARTS: dict[str, type[msgspec.Struct]] = {
+    "model": ModelConfig,
+    "cache": CacheConfig,
+    "scheduler": SchedulerConfig,
+    "trace": TraceConfig,
+}
 _PART_OF_ARGUMENT = {
     ("trace_level" if name == "level" else name): part
     for part, struct in _PARTS.items()

@@ -25,10 +25,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     temperature: Annotated[float, Meta(description="softmax temperature; 0 means greedy (argmax)")] = 1.0
-    top_p: Annotated[float, Meta(description="nucleus: keep the smallest set of tokens whose probability reaches it")] = 1.0
+    top_p: Annotated[
+        float, Meta(description="nucleus: keep the smallest set of tokens whose probability reaches it")
+    ] = 1.0
     top_k: Annotated[int, Meta(description="keep the k most likely tokens; 0 or -1 keeps all")] = 0
     min_p: Annotated[float, Meta(description="drop tokens less likely than min_p times the most likely one")] = 0.0
-    seed: Annotated[int | None, Meta(description="key of the request's Philox stream; drawn by the frontend when absent")] = None
+    seed: Annotated[
+        int | None, Meta(description="key of the request's Philox stream; drawn by the frontend when absent")
+    ] = None
     max_tokens: Annotated[int | None, Meta(description="most output tokens; None: until max_model_len")] = 16
     min_tokens: Annotated[int, Meta(description="output tokens before any stop condition but length is looked at")] = 0
     stop: Annotated[tuple[str, ...], Meta(description="strings that end the output, checked on detokenised text")] = ()
@@ -66,9 +70,7 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _check_range(
-    name: str, value: object, low: float, high: float, allowed: str, *, open_left: bool = False
-) -> None:
+def _check_range(name: str, value: object, low: float, high: float, allowed: str, *, open_left: bool = False) -> None:
     # Written so that NaN, for which every comparison is false, fails it.
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not low <= value <= high or value == math.inf or (open_left and value == low):  # type: ignore[operator]

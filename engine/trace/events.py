@@ -360,7 +360,9 @@ class ForwardLogits(Event, tag="forward.logits", kw_only=True):
     requests: Annotated[list[int], Meta(description="serials of the rows that were sampled")]
     top_token_ids: Annotated[list[list[int]], Meta(description="per row, most likely first")]
     top_logits: Annotated[list[list[float]], Meta(description="raw logits of those tokens")]
-    top_probs: Annotated[list[list[float]], Meta(description="their probabilities as sampled from (after temperature, top-k, …)")]
+    top_probs: Annotated[
+        list[list[float]], Meta(description="their probabilities as sampled from (after temperature, top-k, …)")
+    ]
     sampled_token_ids: Annotated[list[int], Meta(description="the token taken per row")]
 
 
@@ -395,5 +397,5 @@ AnyEvent = (
 
 EVENT_TYPES: dict[str, type[Event]] = {
     struct.__struct_config__.tag: struct
-    for struct in AnyEvent.__args__  # type: ignore[attr-defined, misc]
+    for struct in AnyEvent.__args__
 }

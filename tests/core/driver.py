@@ -53,13 +53,17 @@ def header(num_blocks: int = 24, block_size: int = 4, **engine_args: Any) -> Hea
     )
 
 
-def make_core(trace: EventSink | None = None, num_blocks: int = 24, block_size: int = 4, **engine_args: Any) -> EngineCore:
+def make_core(
+    trace: EventSink | None = None, num_blocks: int = 24, block_size: int = 4, **engine_args: Any
+) -> EngineCore:
     """A core with a small pool."""
     head = header(num_blocks, block_size, **engine_args)
     return EngineCore(head.config, head.kv_cache, MAX_MODEL_LEN, trace)
 
 
-def request(request_id: str, prompt: list[int], priority: int = 0, salt: str | None = None, **params: Any) -> EngineCoreRequest:
+def request(
+    request_id: str, prompt: list[int], priority: int = 0, salt: str | None = None, **params: Any
+) -> EngineCoreRequest:
     """A request as the frontend would make it."""
     return EngineCoreRequest(
         request_id=request_id,
@@ -78,7 +82,8 @@ def answer(core: EngineCore, plan: SchedulerOutput, tokens: list[int]) -> ModelR
         step=plan.step,
         serials=[row.serial for row in plan.rows],
         sampled_token_ids=[
-            [next(supply)] if row.num_tokens_after == core.requests[row.request_id].num_tokens else [] for row in plan.rows
+            [next(supply)] if row.num_tokens_after == core.requests[row.request_id].num_tokens else []
+            for row in plan.rows
         ],
     )
 
@@ -131,9 +136,7 @@ class Crowd:
 
 def record_crowd(path: Path, seed: int = 0, num_requests: int = 30, **engine_args: Any) -> Trace:
     """The trace of a crowd in a pool so small that requests are preempted."""
-    head = header(
-        **{"max_num_batched_tokens": 16, "max_num_seqs": 6, "long_prefill_token_threshold": 5, **engine_args}
-    )
+    head = header(**{"max_num_batched_tokens": 16, "max_num_seqs": 6, "long_prefill_token_threshold": 5, **engine_args})
     recorder = Recorder.to_file(path, head)
     Crowd(seed, num_requests).drive(EngineCore(head.config, head.kv_cache, MAX_MODEL_LEN, recorder))
     recorder.close()

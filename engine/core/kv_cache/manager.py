@@ -55,7 +55,9 @@ class Shortage(NamedTuple):
 class KVCacheManager:
     """Finds cached prefixes, allocates slots, frees."""
 
-    def __init__(self, config: CacheConfig, kv_cache: KVCacheConfig, max_model_len: int, trace: EventSink | None) -> None:
+    def __init__(
+        self, config: CacheConfig, kv_cache: KVCacheConfig, max_model_len: int, trace: EventSink | None
+    ) -> None:
         self.block_size = kv_cache.block_size
         self.enable_caching = config.enable_prefix_caching
         self.max_model_len = max_model_len

@@ -77,7 +77,9 @@ class Scheduler:
         """
         plan = self._in_flight.get(step)
         if plan is None or output.step != step:
-            raise ValueError(f"an output of step {output.step} came for step {step}; in flight: {list(self._in_flight)}")
+            raise ValueError(
+                f"an output of step {output.step} came for step {step}; in flight: {list(self._in_flight)}"
+            )
         if isinstance(output, ModelRunnerOutput) and output.serials != list(plan.rows):
             raise ValueError(f"step {step} ran requests {list(plan.rows)}, its output names {output.serials}")
 
