@@ -43,15 +43,16 @@ def replay(trace_file: _TraceFile) -> None:
 
 def check(trace_file: _TraceFile) -> None:
     """Check the invariants that every trace must keep."""
-    from sim.invariants import check_trace, render
+    from sim.invariants import check as run_check
+    from sim.invariants import render
 
     trace = read_trace(trace_file)
-    violations = check_trace(trace)
+    report = run_check(trace)
     console = Console(highlight=False)
     if trace.truncated:
         console.print(Text(trace.truncated, "yellow"))
-    console.print(render(trace, violations))
-    raise typer.Exit(int(bool(violations)))
+    console.print(render(report))
+    raise typer.Exit(int(bool(report.violations)))
 
 
 def _show_divergence(console: Console, divergence: Divergence) -> None:

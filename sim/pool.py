@@ -160,3 +160,9 @@ class PoolState:
             self.cached_block_hash_to_block[block_hash] = left
         else:
             del self.cached_block_hash_to_block[block_hash]
+
+    def forget_prefixes(self) -> None:
+        """No block can be found any more; their order in `free_block_queue` stays."""
+        self.hashes = [None] * self.num_blocks
+        self.origins = [None] * self.num_blocks
+        self.cached_block_hash_to_block = {}

@@ -322,6 +322,10 @@ class State:
             self._known(block_id)
             self.pool.uncache(block_id, block_hash)
 
+    def _cache_reset(self, event: ev.CacheReset) -> None:
+        if event.done:
+            self.pool.forget_prefixes()
+
     def _kv_freed(self, event: ev.KVFreed) -> None:
         table = self._table(event.request, event.group)
         for block_id, ref_count in zip(event.block_ids, event.ref_counts, strict=True):
@@ -357,4 +361,5 @@ _FOLDS: dict[type[ev.Event], Callable[[State, Any], None]] = {
     ev.KVCached: State._kv_cached,
     ev.KVUncached: State._kv_uncached,
     ev.KVFreed: State._kv_freed,
+    ev.CacheReset: State._cache_reset,
 }

@@ -1,0 +1,57 @@
+"""The table that `orrery check` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from sim.invariants.checker import CheckReport
+
+#: Violations written out; one fault often shows at many events.
+_SHOWN = 12
+
+
+def render(report: CheckReport) -> RenderableType:
+    """Every invariant with a mark and the number of events it looked at, then the violations, then the verdict."""
+    from sim.invariants.checker import INVARIANTS
+
+    broken = Counter(violation.invariant for violation in report.violations)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="center")
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim")
+    table.add_row("", Text("invariant", "dim"), Text("looks", "dim"), "")
+    for invariant in INVARIANTS:
+        looks = report.num_looks[invariant.name]
+        mark = Text("✗", "bold red") if broken[invariant.name] else Text("✓", "green") if looks else Text("·", "dim")
+        table.add_row(mark, invariant.name, f"{looks:,}" if looks else "–", invariant.statement)
+    return Group(table, "", *_violations(report), _verdict(report))
+
+
+def _violations(report: CheckReport) -> list[Text]:
+    lines = [
+        Text.assemble(
+            ("✗ ", "bold red"),
+            (violation.invariant, "bold"),
+            f" at event {violation.seq} (step {violation.step}): ",
+            violation.sentence,
+            ".",
+        )
+        for violation in report.violations[:_SHOWN]
+    ]
+    if len(report.violations) > _SHOWN:
+        lines.append(Text(f"  … and {len(report.violations) - _SHOWN:,} more", "dim"))
+    if report.stopped_at is not None:
+        lines.append(Text(f"  Nothing behind event {report.stopped_at} was checked.", "dim"))
+    return lines
+
+
+def _verdict(report: CheckReport) -> Text:
+    verdict = f"{report.num_events:,} events, {len(report.violations):,} violations"
+    return Text(verdict, "bold red" if report.violations else "bold green")
