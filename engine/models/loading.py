@@ -1,0 +1,68 @@
+"""Checkpoints: safetensors files in Hugging Face's layout, copied straight into a decoder's fused parameters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from engine.errors import ModelError
+from engine.models.decoder import Decoder
+
+#: What checkpoints carry beside weights, or carry twice.
+_IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)
+_TIED_HEAD = "lm_head.weight"
+
+
+@torch.inference_mode()
+def load_weights(decoder: Decoder, folder: Path) -> None:
+    """Fill every parameter of a decoder, converting to its dtype on the way.
+
+    Raises:
+        ModelError: no safetensors file, a damaged one, or one whose tensors are not exactly the decoder's.
+    """
+    wanted = decoder.checkpoint_tensors()
+    loaded: set[str] = set()
+    for path in _checkpoint_files(folder):
+        try:
+            with safe_open(path, framework="pt") as checkpoint:
+                for name in checkpoint.keys():  # noqa: SIM118 - the file is no mapping, only keys() lists it
+                    if _is_redundant(name, decoder):
+                        continue
+                    if name not in wanted:
+                        raise ModelError(f"{path.name} holds {name}, which {decoder.architecture.name} does not have.")
+                    _copy(checkpoint.get_tensor(name), wanted[name], name)
+                    loaded.add(name)
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{path} is not a readable safetensors file: {error}.") from error
+    missing = sorted(wanted.keys() - loaded)
+    if missing:
+        raise ModelError(f"{folder} lacks {missing[0]}" + (f" and {len(missing) - 1} more." if missing[1:] else "."))
+
+
+def _checkpoint_files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        try:
+            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise ModelError(f"{index} is damaged: it has no readable weight_map.") from error
+        absent = [shard for shard in shards if not (folder / shard).exists()]
+        if absent:
+            raise ModelError(f"{folder} lacks {absent[0]}, which its index names.")
+        return [folder / shard for shard in shards]
+    if (folder / "model.safetensors").exists():
+        return [folder / "model.safetensors"]
+    raise ModelError(f"{folder} holds no weights: neither model.safetensors nor model.safetensors.index.json.")
+
+
+def _is_redundant(name: str, decoder: Decoder) -> bool:
+    return name.endswith(_IGNORED_SUFFIXES) or (name == _TIED_HEAD and decoder.architecture.tie_word_embeddings)
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor, name: str) -> None:
+    if source.shape != target.shape:
+        raise ModelError(f"{name} must be {list(target.shape)} according to config.json, got {list(source.shape)}.")
+    target.copy_(source)

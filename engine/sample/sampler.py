@@ -1,0 +1,107 @@
+"""The sampler: one token per row of logits, each row by its own parameters.
+
+The order of a random row: divide by temperature, min-p, top-k, top-p, then the Gumbel-max trick: the largest of logit
+plus Gumbel noise is a sample of the softmax. The noise is a function of the request's seed and of how many tokens it
+has put out, so neither the rest of the batch nor a preemption changes what a request gets.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.philox import Stream, gumbel, uniform, uniform_at
+from kernels.top_k_top_p import mask_min_p, mask_top_k_top_p
+
+#: Noise for a few kept tokens is drawn for them alone; above this share of the vocabulary all of it is cheaper, since
+#: four neighbours share one call of Philox.
+_SPARSE_SHARE = 1 / 16
+
+
+class SamplingMetadata(NamedTuple):
+    """The parameters of the rows of a batch, one entry per row. All tensors are on the device of the logits."""
+
+    temperature: Tensor
+    """[rows] float32; 0 marks a greedy row."""
+    top_k: Tensor
+    """[rows] int64; 0 or less keeps every token."""
+    top_p: Tensor
+    """[rows] float32."""
+    min_p: Tensor
+    """[rows] float32."""
+    seeds: Tensor
+    """[rows] int64, two's complement of the unsigned 64-bit seed."""
+    output_positions: Tensor
+    """[rows] int64: output tokens the request had before this one."""
+    random_rows: Tensor
+    """[random rows] int64: the rows with a temperature."""
+    any_min_p: bool
+    any_top_k_top_p: bool
+
+    @property
+    def all_greedy(self) -> bool:
+        """Whether no row needs a random number."""
+        return self.random_rows.numel() == 0
+
+    def random(self) -> SamplingMetadata:
+        """The parameters of the random rows alone."""
+        rows = self.random_rows
+        return self._replace(
+            temperature=self.temperature[rows],
+            top_k=self.top_k[rows],
+            top_p=self.top_p[rows],
+            min_p=self.min_p[rows],
+            seeds=self.seeds[rows],
+            output_positions=self.output_positions[rows],
+            random_rows=torch.arange(rows.numel(), device=rows.device),
+        )
+
+
+def sample(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
+    """Choose one token per row.
+
+    Args:
+        logits: [rows, vocab_size] float32.
+        metadata: parameters of the same rows.
+
+    Returns:
+        [rows] int64 token ids.
+    """
+    tokens = logits.argmax(dim=-1)
+    if metadata.all_greedy:
+        return tokens
+    rows, random = metadata.random_rows, metadata.random()
+    tokens[rows] = _gumbel_max(truncated_logits(logits[rows], random), random)
+    return tokens
+
+
+def truncated_logits(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
+    """Logits over temperature, -inf where min-p, top-k or top-p hide a token: their softmax is what is sampled from.
+
+    Args:
+        logits: [rows, vocab_size] float32, of random rows.
+        metadata: parameters of the same rows.
+    """
+    logits = logits / metadata.temperature[:, None]
+    if metadata.any_min_p:
+        logits = mask_min_p(logits, metadata.min_p)
+    if metadata.any_top_k_top_p:
+        logits = mask_top_k_top_p(logits, metadata.top_k, metadata.top_p)
+    return logits
+
+
+def _gumbel_max(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
+    seeds, positions = metadata.seeds, metadata.output_positions
+    vocab_size = logits.shape[-1]
+    if metadata.any_min_p or metadata.any_top_k_top_p:
+        most_kept = int((logits > float("-inf")).sum(dim=-1).max())
+        if most_kept <= vocab_size * _SPARSE_SHARE:
+            # In the order of the vocabulary, so that equal scores fall to the same token on either way.
+            kept = logits.topk(most_kept, dim=-1, sorted=False).indices.sort(dim=-1).values
+            noise = gumbel(uniform_at(seeds, positions, Stream.TARGET, kept))
+            best = (logits.gather(-1, kept) + noise).argmax(dim=-1, keepdim=True)
+            return kept.gather(-1, best).squeeze(-1)
+    noise = gumbel(uniform(seeds, positions, Stream.TARGET, vocab_size))
+    return noise.add_(logits).argmax(dim=-1)
