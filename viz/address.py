@@ -1,0 +1,52 @@
+"""The address of the page, `?trace=…&step=…&view=…&req=…&block=…`: the only place where a person's position is kept.
+
+So every position can be sent as a link, and the browser's back button goes back in the trace.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import streamlit as st
+
+from viz.figures.parts import Selection, View
+
+VIEWS: dict[View, str] = {"all": "All", "scheduler": "Scheduler", "kv": "KV memory", "forward": "Forward pass"}
+assert set(VIEWS) == set(get_args(View))
+
+
+def trace_name(default: str) -> str:
+    """The trace to show."""
+    return st.query_params.get("trace") or default
+
+
+def step_number() -> int | str | None:
+    """The step to show, as it was written if that is no number; None if none is asked for."""
+    written = st.query_params.get("step")
+    if written is None:
+        return None
+    return int(written) if written.lstrip("-").isdecimal() else written
+
+
+def selection() -> Selection:
+    """View, request and block; what is not understood is left out."""
+    view = st.query_params.get("view", "all")
+    return Selection(view=view if view in VIEWS else "all", request=_number("req"), block=_number("block"))
+
+
+def follow(act: dict[str, Any]) -> None:
+    """Change the address as an act of the board says: `{"step": 3}`, `{"request": "1"}`, `{"view": "kv"}` …"""
+    for name, value in act.items():
+        parameter = {"request": "req"}.get(name, name)
+        if parameter not in ("step", "view", "req", "block"):
+            continue
+        toggled_off = parameter in ("req", "block") and st.query_params.get(parameter) == str(value)
+        if value == "none" or toggled_off:
+            st.query_params.pop(parameter, None)
+        else:
+            st.query_params[parameter] = str(value)
+
+
+def _number(parameter: str) -> int | None:
+    written = st.query_params.get(parameter, "").removeprefix("r")
+    return int(written) if written.isdecimal() else None

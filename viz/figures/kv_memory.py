@@ -1,0 +1,276 @@
+"""KV memory: every physical block of the pool, the queue of the free ones, and the block table of one request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+
+from engine.trace import events as ev
+from sim.pool import BlockKind, BlockState, PoolState
+from sim.state import State
+from sim.timeline import StepView
+from viz.figures.html import Html, el, join
+from viz.figures.parts import Selection, chip, count, empty, label, panel
+from viz.theme import request_class, request_colour
+
+#: A larger pool is drawn as tiles of many blocks, with a window onto single ones.
+MOST_SINGLE_BLOCKS = 1000
+_TILES = 320
+_WINDOW = 160
+
+_QUEUE, _QUEUE_ALONE = (8, 4), (48, 16)
+_TABLE, _TABLE_ALONE = 14, 200
+_CSS = {"null": "null", "free": "free", "cached": "cached", "in use": "used", "shared": "used shared"}
+
+
+def kv_memory(view: StepView, selection: Selection) -> Html:
+    """Draw the pool as it stands when the step's plan is complete and its forward pass runs."""
+    alone = selection.view == "kv"
+    state = view.planned
+    return panel(
+        "kv",
+        "KV memory",
+        f"a block is a piece of memory for the keys and values of {count(state.block_size, 'token')}",
+        _legend(state.pool),
+        _pool(view, selection),
+        label(join(["free_block_queue ", el("em", "", "the leftmost is handed out next, freed ones join at the right")])),
+        _queue(state, selection, *(_QUEUE_ALONE if alone else _QUEUE)),
+        _table(state, selection, _TABLE_ALONE if alone else _TABLE),
+        _detail(state, selection),
+    )
+
+
+# --- the pool ---------------------------------------------------------------------------------------------------
+
+
+def _legend(pool: PoolState) -> Html:
+    counts = pool.counts()
+    held = counts["in use"] + counts["shared"]
+    entries = [
+        ("used", f"{held:,} in use", "held by a running request, in the request's colour"),
+        ("shared", f"{counts['shared']:,} of them shared", "the badge counts the requests that read it"),
+        ("cached", f"{counts['cached']:,} cached", "free, but its content can still be found, until it is handed out"),
+        ("free", f"{counts['free']:,} free", "its content is of no use to anyone"),
+        ("new", "new in this step", "handed out by this step's plan"),
+    ]
+    return el(
+        "ul",
+        "legend",
+        *(el("li", "", el("i", f"swatch {css}"), text, data_tip=tip) for css, text, tip in entries),
+        **{f"data_{kind.replace(' ', '_')}": number for kind, number in counts.items()},
+    )
+
+
+def _pool(view: StepView, selection: Selection) -> Html:
+    pool, changed = view.planned.pool, _changed(view.events)
+    if pool.num_blocks <= MOST_SINGLE_BLOCKS:
+        return el("div", "pool", *(_cell(block, view.planned, selection, changed) for block in pool.blocks()))
+    first = _window_start(pool, selection, changed)
+    window = [pool.block(b) for b in range(first, min(first + _WINDOW, pool.num_blocks))]
+    return join(
+        [
+            el("div", "tiles", *_tiles(pool, first)),
+            label(f"blocks {first:,} to {window[-1].block_id:,} of {pool.num_blocks:,}: click above to look elsewhere"),
+            el("div", "pool", *(_cell(block, view.planned, selection, changed) for block in window)),
+        ]
+    )
+
+
+def _changed(events: Sequence[ev.Event]) -> dict[int, str]:
+    """Blocks that this step's plan handed out or shared, with the words for it."""
+    changed: dict[int, str] = {}
+    for event in events:
+        if isinstance(event, ev.KVAllocated):
+            changed.update(dict.fromkeys(event.block_ids, "handed out in this step"))
+            changed.update(dict.fromkeys(event.evicted_block_ids, "handed out in this step, its cached content is lost"))
+        elif isinstance(event, ev.KVTouched):
+            changed.update(dict.fromkeys(event.block_ids, "found in the prefix cache in this step"))
+    return changed
+
+
+def _cell(block: BlockState, state: State, selection: Selection, changed: dict[int, str]) -> Html:
+    css = f"block {_CSS[block.kind]}"
+    owners = block.owners or ((block.origin.request,) if block.origin and block.kind == "cached" else ())
+    if owners:
+        css += f" {request_class(owners[0])}"
+    if block.block_id in changed and block.owners:
+        css += " new"
+    if selection.request is not None and selection.request in block.owners:
+        css += " mine"
+    if selection.block == block.block_id:
+        css += " selected"
+    return el(
+        "button",
+        css,
+        "∅" if block.kind == "null" else block.block_id,
+        el("sup", "badge", block.ref_count) if block.kind == "shared" else None,
+        style=_stripes(block.owners) if len(block.owners) > 1 else None,
+        data_act=f"block:{block.block_id}",
+        data_block=block.block_id,
+        data_state=block.kind,
+        data_refs=block.ref_count,
+        data_tip=_tip(block, changed),
+    )
+
+
+def _stripes(owners: Sequence[int]) -> str:
+    """One stripe per request that holds the block, four at most."""
+    shown = owners[:4]
+    width = 100 / len(shown)
+    stops = (f"{request_colour(o)} {i * width:.0f}% {(i + 1) * width:.0f}%" for i, o in enumerate(shown))
+    return f"background:linear-gradient(105deg,{','.join(stops)})"
+
+
+def _tip(block: BlockState, changed: dict[int, str]) -> str:
+    words = [f"block {block.block_id}: {_what(block)}"]
+    if block.hash:
+        words.append(f"hash {block.hash[:10]}…")
+    if block.block_id in changed and block.owners:
+        words.append(changed[block.block_id])
+    return " · ".join(words)
+
+
+def _what(block: BlockState) -> str:
+    names = [f"r{owner}" for owner in block.owners]
+    match block.kind:
+        case "null":
+            return "the null block, which stands for no block and is never handed out"
+        case "free":
+            return "free"
+        case "cached":
+            source = f", computed for r{block.origin.request}" if block.origin else ""
+            return f"free, still cached{source}"
+        case "in use":
+            return f"in use by {names[0] if names else 'a request'}"
+        case "shared":
+            return f"shared by {', '.join(names)} (reference count {block.ref_count})"
+
+
+def _tiles(pool: PoolState, window_start: int) -> list[Html]:
+    size = -(-pool.num_blocks // _TILES)
+    return [
+        _tile(pool, range(first, min(first + size, pool.num_blocks)), window_start)
+        for first in range(0, pool.num_blocks, size)
+    ]
+
+
+def _tile(pool: PoolState, blocks: range, window_start: int) -> Html:
+    """Filled from below: the share in use, in the colour of whoever holds most of it; then the share cached."""
+    holders: Counter[int] = Counter()
+    kinds: Counter[BlockKind] = Counter()
+    for block_id in blocks:
+        kinds[pool.block(block_id).kind] += 1
+        holders.update(pool.owners[block_id][:1])
+    used = kinds["in use"] + kinds["shared"]
+    high, higher = (100 * used / len(blocks), 100 * (used + kinds["cached"]) / len(blocks))
+    colour = request_colour(holders.most_common(1)[0][0]) if holders else "transparent"
+    fill = f"linear-gradient(to top,{colour} {high:.0f}%,var(--cached) {high:.0f}% {higher:.0f}%,transparent 0)"
+    shown = window_start < blocks.stop and blocks.start < window_start + _WINDOW
+    return el(
+        "button",
+        "tile shown" if shown else "tile",
+        style=f"background-image:{fill}",
+        data_act=f"block:{blocks.start}",
+        data_used=used,
+        data_cached=kinds["cached"],
+        data_tip=f"blocks {blocks.start:,} to {blocks.stop - 1:,}: {used} in use, {kinds['cached']} cached",
+    )
+
+
+def _window_start(pool: PoolState, selection: Selection, changed: dict[int, str]) -> int:
+    """The window shows the selected block, else what this step changed, else the start."""
+    focus = selection.block if selection.block is not None else min(changed, default=0)
+    return max(0, min(focus - focus % 16, pool.num_blocks - _WINDOW))
+
+
+# --- the queue, the table, one block ----------------------------------------------------------------------------
+
+
+def _queue(state: State, selection: Selection, head: int, tail: int) -> Html:
+    """`free_block_queue` as the doubly linked list it is; its middle is counted."""
+    queue = state.pool.free_block_queue
+    if not queue:
+        return empty("Empty: every block is in use, so the next request for one must preempt.")
+    shown = list(islice(queue, head))
+    behind = list(islice(reversed(queue), min(tail, len(queue) - len(shown))))[::-1]
+    hidden = len(queue) - len(shown) - len(behind)
+    nodes = [_node(block_id, i, state, selection) for i, block_id in enumerate(shown)]
+    if hidden:
+        nodes.append(el("span", "elided", f"… {hidden:,} …"))
+    nodes += [_node(block_id, len(shown) + hidden + i, state, selection) for i, block_id in enumerate(behind)]
+    return el("div", "queue", *nodes, data_length=len(queue))
+
+
+def _node(block_id: int, index: int, state: State, selection: Selection) -> Html:
+    block = state.pool.block(block_id)
+    css = f"node {_CSS[block.kind]}"
+    if block.origin:
+        css += f" {request_class(block.origin.request)}"
+    if selection.block == block_id:
+        css += " selected"
+    return el(
+        "button",
+        css,
+        block_id,
+        data_act=f"block:{block_id}",
+        data_block=block_id,
+        data_queue=index,
+        data_tip=f"{_tip(block, {})} · place {index} in the queue",
+    )
+
+
+def _table(state: State, selection: Selection, limit: int) -> Html | None:
+    request = state.requests.get(selection.request) if selection.request is not None else None
+    if request is None:
+        return None
+    title = join(["block table of ", chip(request.serial, selected=True)])
+    table = request.block_ids[0]
+    if not table:
+        why = "it has finished" if request.finished else "it has no blocks yet"
+        return el("div", "table", label(title), el("span", "why", f"empty: {why}"), data_table=request.serial)
+    entries = [_entry(state.pool.block(block_id), i, selection) for i, block_id in enumerate(table[:limit])]
+    if len(table) > limit:
+        entries.append(el("span", "elided", f"… {len(table) - limit} more"))
+    shared = sum(1 for block_id in table if state.pool.ref_counts[block_id] > 1)
+    note = f"{count(shared, 'block')} shared: computed once, read by several requests" if shared else None
+    return el(
+        "div",
+        f"table {request_class(request.serial)}",
+        label(title),
+        el("span", "entries", *entries),
+        el("span", "why", note) if note else None,
+        data_table=request.serial,
+    )
+
+
+def _entry(block: BlockState, index: int, selection: Selection) -> Html:
+    css = "entry" + (" shared" if block.kind == "shared" else "")
+    if selection.block == block.block_id:
+        css += " selected"
+    return el(
+        "button",
+        css,
+        "∅" if block.kind == "null" else block.block_id,
+        data_act=f"block:{block.block_id}",
+        data_block=block.block_id,
+        data_entry=index,
+        data_tip=f"entry {index} → {_tip(block, {})}",
+    )
+
+
+def _detail(state: State, selection: Selection) -> Html | None:
+    """What is known of the selected block, in words."""
+    if selection.block is None or not 0 <= selection.block < state.pool.num_blocks:
+        return None
+    block = state.pool.block(selection.block)
+    lines: list[str | Html] = [el("b", "", f"Block {block.block_id}"), f" is {_what(block)}."]
+    if block.hash:
+        lines += [" Its hash is ", el("code", "", f"{block.hash[:16]}…"), ", a digest of all tokens up to its end."]
+    tokens = state.block_token_ids(block.block_id)
+    if tokens:
+        text = join(state.piece_text(token_id) for token_id in tokens)
+        held = "holds" if block.ref_count else "still holds"
+        lines += [f" It {held} {count(len(tokens), 'token')}: ", el("q", "", text)]
+    close = el("button", "close", "×", data_act="block:none", aria_label="close")
+    return el("div", "detail", close, el("p", "", *lines), data_detail=block.block_id)

@@ -1,0 +1,69 @@
+"""The line above everything: where you are, what you may look at, and whether the trace proves itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.trace.events import Header
+from viz.figures.html import Child, Html, el
+from viz.figures.parts import View, count
+
+
+def masthead(
+    name: str,
+    header: Header | None,
+    verdict: Html | None,
+    *,
+    views: Mapping[View, str],
+    view: View,
+    notices: tuple[Html, ...] = (),
+) -> Html:
+    """Draw the line.
+
+    Args:
+        name: what the trace is called.
+        header: its header; None if there is no trace to show.
+        verdict: what `verdict` drew.
+        views: the views by their short name.
+        view: the one that is shown.
+        notices: sentences below the line.
+    """
+    line = el(
+        "div",
+        "masthead",
+        el("h1", "", "Orrery"),
+        el("button", "trace", name, el("em", "", "▾"), data_act="page:gallery", data_tip="open another trace"),
+        el("span", "facts", _facts(header)) if header else None,
+        el("span", "space"),
+        _tabs(views, view) if header else None,
+        verdict,
+        el("button", "action", "Run live", data_act="page:live", data_tip="run the engine and watch it"),
+    )
+    return Html(line + "".join(notices))
+
+
+def _facts(header: Header) -> str:
+    kv_cache = header.kv_cache
+    return f"{header.model.name} · {count(kv_cache.num_gpu_blocks, 'block')} × {count(kv_cache.block_size, 'token')}"
+
+
+def _tabs(views: Mapping[View, str], shown: View) -> Html:
+    buttons = [
+        el("button", "", title, data_act=f"view:{view}", data_key=i, aria_pressed="true" if view == shown else "false")
+        for i, (view, title) in enumerate(views.items(), 1)
+    ]
+    return el("div", "tabs", *buttons, role="group", aria_label="view")
+
+
+def verdict(num_decisions: int, num_divergences: int) -> Html:
+    """Whether the scheduler, run again on the trace's inputs alone, decided the same."""
+    css = "verdict bad" if num_divergences else "verdict good"
+    sign = "✗" if num_divergences else "✓"
+    words = f"{sign} replay: {count(num_decisions, 'decision')}, {count(num_divergences, 'divergence')}"
+    tip = "The scheduler ran again on the recorded inputs alone, and its decisions were compared with the recorded ones"
+    return el("span", css, words, data_tip=tip, data_decisions=num_decisions, data_divergences=num_divergences)
+
+
+def notice(text: Child, *, error: bool = False) -> Html:
+    """A sentence across the page."""
+    return el("p", "notice error" if error else "notice", text, role="alert" if error else "status")

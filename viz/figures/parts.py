@@ -1,0 +1,47 @@
+"""What several figures share: what a person has selected, the chip of a request, the frame of a panel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from viz.figures.html import Child, Html, el
+from viz.theme import request_class
+
+View = Literal["all", "scheduler", "kv", "forward"]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a person looks at; all of it stands in the address of the page."""
+
+    view: View = "all"
+    request: int | None = None
+    block: int | None = None
+
+
+def chip(serial: int, *, hollow: bool = False, selected: bool = False, tip: str | None = None) -> Html:
+    """The name of a request in its colour; a click selects it. Hollow: it holds no seat in this step."""
+    css = f"chip {request_class(serial)}" + (" hollow" if hollow else "") + (" selected" if selected else "")
+    return el("button", css, f"r{serial}", data_act=f"request:{serial}", data_req=serial, data_tip=tip)
+
+
+def panel(name: str, title: str, subtitle: Child, *body: Child) -> Html:
+    """A panel that answers one question."""
+    head = el("header", "", el("h2", "", title), el("p", "sub", subtitle))
+    return el("section", f"panel {name}", head, *body, data_panel=name)
+
+
+def label(text: Child) -> Html:
+    """A small heading within a panel."""
+    return el("div", "label", text)
+
+
+def empty(text: str) -> Html:
+    """Why there is nothing to see."""
+    return el("p", "empty", text)
+
+
+def count(number: int, thing: str, things: str | None = None) -> str:
+    """`1 block`, `2 blocks`."""
+    return f"{number:,} {thing if number == 1 else things or thing + 's'}"

@@ -1,0 +1,248 @@
+"""Scheduler: the two queues, who got how many tokens of the step's budget, and what stopped the others."""
+
+from __future__ import annotations
+
+from engine.trace import events as ev
+from sim.state import RequestState, State
+from sim.timeline import StepView
+from viz.figures.html import Html, el, join
+from viz.figures.parts import Selection, chip, count, empty, label, panel
+from viz.theme import request_class
+
+_CUT_BY = {
+    "token_budget": "cut by budget",
+    "long_prefill_token_threshold": "cut by long_prefill_token_threshold",
+    "max_model_len": "cut by max_model_len",
+}
+_WAITS_BECAUSE = {
+    "token_budget": "no budget left in this step",
+    "max_num_seqs": "every seat is taken (max_num_seqs)",
+    "no_free_blocks": "too few free blocks",
+    "preemption": "nobody new in a step that preempted",
+    "max_model_len": "longer than max_model_len",
+}
+_ADMITTED = {"running": "", "new": "new", "resumed": "back"}
+
+#: Rows drawn beside the other panels, and when the panel has the page to itself.
+_ROWS, _ROWS_ALONE = 7, 64
+_WAITING, _WAITING_ALONE = 3, 16
+
+
+def scheduler(view: StepView, selection: Selection) -> Html:
+    """Draw who runs in a step and who waits, with the reason."""
+    alone = selection.view == "scheduler"
+    return panel(
+        "scheduler",
+        "Scheduler",
+        "who runs in this step, and who has to wait",
+        label("running"),
+        _running(view, selection, _ROWS_ALONE if alone else _ROWS),
+        _preempted(view, selection),
+        label("waiting"),
+        _waiting(view, selection, _WAITING_ALONE if alone else _WAITING),
+        _finished(view, selection),
+        _limits(view),
+    )
+
+
+# --- running ----------------------------------------------------------------------------------------------------
+
+
+def _running(view: StepView, selection: Selection, limit: int) -> Html:
+    rows = list(_plan_rows(view.planned).values())
+    if not rows:
+        return empty("Nobody: this step has nothing to compute.")
+    # With many rows the prefills tell the story; what is left out is counted.
+    shown = set(sorted(range(len(rows)), key=lambda i: (rows[i].phase == "decode", i))[:limit])
+    widest = max(row.num_wanted_tokens for row in rows)
+    drawn = [_row(row, selection, widest) for i, row in enumerate(rows) if i in shown]
+    left_out = [row for i, row in enumerate(rows) if i not in shown]
+    if left_out:
+        tokens = sum(row.num_scheduled_tokens for row in left_out)
+        drawn.append(el("div", "more", f"… {len(left_out)} more, {count(tokens, 'token')}"))
+    return el("div", "rows", *drawn)
+
+
+def _row(row: ev.ScheduleRequest, selection: Selection, widest: int) -> Html:
+    admitted = _ADMITTED[row.admission]
+    return el(
+        "div",
+        f"row {request_class(row.request)}",
+        chip(row.request, selected=selection.request == row.request),
+        el("span", "phase", row.phase, el("em", "", admitted) if admitted else None),
+        _token_bar(row, widest),
+        el("span", "note", _note(row)),
+        data_row=row.request,
+        data_tokens=row.num_scheduled_tokens,
+    )
+
+
+def _token_bar(row: ev.ScheduleRequest, widest: int) -> Html:
+    """Solid: the tokens it got. Outline: what it wanted."""
+    wanted = 100 * row.num_wanted_tokens / widest
+    got = 100 * row.num_scheduled_tokens / row.num_wanted_tokens if row.num_wanted_tokens else 0
+    bar = el("span", "wanted", el("i", "", style=f"width:{got:.1f}%"), style=f"width:{wanted:.1f}%")
+    return el("span", "tokens", bar, el("b", "", row.num_scheduled_tokens))
+
+
+def _note(row: ev.ScheduleRequest) -> str | None:
+    if row.truncated_by is not None:
+        return f"of {row.num_wanted_tokens}, {_CUT_BY[row.truncated_by]}"
+    if row.num_cached_tokens:
+        return f"{row.num_cached_tokens} were cached"
+    return None
+
+
+# --- preempted, waiting, finished -------------------------------------------------------------------------------
+
+
+def _preempted(view: StepView, selection: Selection) -> Html | None:
+    victims = [event for event in view.events if isinstance(event, ev.SchedulePreempted)]
+    if not victims:
+        return None
+    rows = [
+        el(
+            "div",
+            f"row {request_class(event.victim)}",
+            chip(event.victim, hollow=True, selected=selection.request == event.victim),
+            el("span", "why", f"loses {count(event.num_computed_tokens, 'token')} of KV: {_needed(event)}"),
+            data_preempted=event.victim,
+        )
+        for event in victims
+    ]
+    return el("div", "rows", label(el("span", "bad", "▼ preempted")), *rows)
+
+
+def _needed(event: ev.SchedulePreempted) -> str:
+    who = "it" if event.for_request == event.victim else f"r{event.for_request}"
+    return f"{who} needs {count(event.needed, 'block')}, {event.available} free"
+
+
+def _waiting(view: StepView, selection: Selection, limit: int) -> Html:
+    waiting = view.planned.waiting
+    if not waiting:
+        return empty("Nobody.")
+    reasons = {event.request: _reason(event) for event in _plan_skipped(view.planned)}
+    rows, ahead = [], None
+    for serial in waiting[:limit]:
+        why = reasons.get(serial) or (f"behind {ahead}" if ahead else "")
+        ahead = f"r{serial}"
+        rows.append(
+            el(
+                "div",
+                f"row {request_class(serial)}",
+                chip(serial, hollow=True, selected=selection.request == serial),
+                el("span", "why", why),
+                data_waiting=serial,
+            )
+        )
+    if len(waiting) > limit:
+        rows.append(el("div", "more", f"… {len(waiting) - limit} more behind"))
+    return el("div", "rows", *rows)
+
+
+def _reason(event: ev.ScheduleSkipped) -> str:
+    if event.reason == "no_free_blocks":
+        return f"needs {count(event.needed, 'block')}, {event.available} free"
+    return _WAITS_BECAUSE[event.reason]
+
+
+def _finished(view: StepView, selection: Selection) -> Html | None:
+    ends = [event for event in view.events if isinstance(event, ev.RequestFinished)]
+    if not ends:
+        return None
+    rows = [
+        el(
+            "div",
+            f"row {request_class(event.request)}",
+            chip(event.request, selected=selection.request == event.request),
+            el("span", "why", f"{_END[event.finish_reason]} after {count(event.num_output_tokens, 'token')}"),
+            data_finished=event.request,
+        )
+        for event in ends
+    ]
+    return el("div", "rows", label(el("span", "good", "● finished by this step")), *rows)
+
+
+_END = {
+    "stop": "reached its end",
+    "length": "reached its length limit",
+    "abort": "was aborted",
+    "error": "failed",
+}
+
+
+# --- limits -----------------------------------------------------------------------------------------------------
+
+
+def _limits(view: StepView) -> Html:
+    """The budget of the step, split by request, and the seats."""
+    plan = view.planned.plan
+    budget = plan.token_budget if plan else 0
+    parts = [
+        el(
+            "i",
+            request_class(serial),
+            style=f"width:{100 * row.num_scheduled_tokens / budget:.2f}%",
+            data_budget=serial,
+            data_tokens=row.num_scheduled_tokens,
+            data_tip=f"r{serial}: {count(row.num_scheduled_tokens, 'token')}",
+        )
+        for serial, row in _plan_rows(view.planned).items()
+    ]
+    used = plan.num_scheduled_tokens if plan else 0
+    seats = view.header.config.scheduler.max_num_seqs
+    return el(
+        "div",
+        "limits",
+        el("span", "", "budget"),
+        el("span", "budget", *parts),
+        el("b", "", f"{used:,} / {budget:,}"),
+        el("span", "", "seats"),
+        el("span", "budget seats", *_seats(view.planned, seats)),
+        el("b", "", f"{len(view.planned.running):,} / {seats:,}"),
+        data_used=used,
+        data_total=budget,
+    )
+
+
+def _seats(state: State, seats: int) -> list[Html]:
+    width = f"width:{100 / seats:.2f}%"
+    return [el("i", request_class(serial), style=width, data_seat=serial) for serial in state.running]
+
+
+def _plan_rows(state: State) -> dict[int, ev.ScheduleRequest]:
+    return state.plan.rows if state.plan else {}
+
+
+def _plan_skipped(state: State) -> list[ev.ScheduleSkipped]:
+    return state.plan.skipped if state.plan else []
+
+
+# --- every request ----------------------------------------------------------------------------------------------
+
+
+def requests(view: StepView, selection: Selection, limit: int = 40) -> Html:
+    """Draw every request so far: what it was asked, what it has answered, how far its tokens are computed."""
+    everyone = sorted(view.after.requests.values(), key=lambda r: (r.finished, r.serial))
+    cards = [_card(request, view.after, selection) for request in everyone[:limit]]
+    if len(everyone) > limit:
+        cards.append(el("div", "more", f"… {len(everyone) - limit} more"))
+    subtitle = "what was asked, what came back so far, and how many of its tokens are computed"
+    return panel("requests", "Requests", subtitle, *(cards or [empty("No request has arrived yet.")]))
+
+
+def _card(request: RequestState, state: State, selection: Selection) -> Html:
+    prompt = join(state.piece_text(token_id) for token_id in request.prompt_token_ids[-60:])
+    answer = join(state.piece_text(token_id) for token_id in request.output_token_ids[-60:])
+    done = request.num_computed_tokens / max(1, request.num_tokens)
+    status = request.finish_reason or request.status.value
+    return el(
+        "div",
+        f"card {request_class(request.serial)}",
+        chip(request.serial, hollow=not request.block_ids[0], selected=selection.request == request.serial),
+        el("p", "text", el("span", "prompt", prompt), el("span", "answer", answer)),
+        el("span", "status", f"{status} · {request.num_computed_tokens} of {request.num_tokens} tokens computed"),
+        el("span", "wanted", el("i", "", style=f"width:{100 * done:.1f}%")),
+        data_card=request.serial,
+    )

@@ -1,0 +1,95 @@
+"""The spine: one bar per step, as high as the step is long in tokens, with marks where something happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sim.summary import StepFacts
+from viz.figures.html import Html, el
+from viz.figures.parts import count
+
+#: More steps than this share bars.
+_BARS = 240
+
+
+class _Mark(NamedTuple):
+    css: str
+    sign: str
+    words: str
+
+
+_PREEMPTION = _Mark("preemption", "▼", "preempted")
+_HIT = _Mark("hit", "◆", "prefix tokens found in the cache")
+_EVICTION = _Mark("eviction", "✕", "cached blocks evicted")
+_FINISH = _Mark("finish", "●", "finished")
+
+
+def spine(series: Sequence[StepFacts]) -> Html:
+    """Draw all steps of a trace, with the buttons to move along them.
+
+    The bars stand in one element whose `data-per` says how many steps share a bar.
+    """
+    per = max(1, -(-len(series) // _BARS))
+    highest = max((facts.tokens for facts in series), default=1) or 1
+    bars = [_bar(series[i : i + per], highest) for i in range(0, len(series), per)]
+    track = el("div", "track", el("div", "bars", *bars, data_per=per, data_steps=len(series)))
+    return el("nav", "spine", _buttons(), _jump(series), track, _key(), aria_label="steps")
+
+
+def _buttons() -> Html:
+    return el(
+        "div",
+        "transport",
+        _button("first", "M6 5h2v14H6zM20 5v14L9 12z", "first step (Home)"),
+        _button("-1", "M17 5v14L6 12z", "one step back (←)"),
+        _button("play", "M7 4v16l13-8z", "play or pause (space)"),
+        _button("1", "M7 5v14l11-7z", "one step forward (→)"),
+        _button("last", "M16 5h2v14h-2zM4 5v14l11-7z", "last step (End)"),
+    )
+
+
+def _button(go: str, path: str, words: str) -> Html:
+    icon = el("svg", "", el("path", "", d=path), viewBox="0 0 24 24", aria_hidden="true")
+    return el("button", "go", icon, data_go=go, data_tip=words, aria_label=words)
+
+
+def _jump(series: Sequence[StepFacts]) -> Html:
+    last = series[-1].step if series else 0
+    field = el("input", "jump", type="text", inputmode="numeric", aria_label="step number", size=len(str(last)))
+    return el("label", "where", "step ", field, f" / {last}")
+
+
+def _bar(steps: Sequence[StepFacts], highest: int) -> Html:
+    tallest = max(steps, key=lambda facts: facts.tokens)
+    marks = _marks(steps)
+    first, last = steps[0].step, steps[-1].step
+    where = f"step {first}" if first == last else f"steps {first} to {last}"
+    words = [where, _tokens(tallest), *(f"{n} {mark.words}" for mark, n in marks)]
+    prefill = tallest.prefill_tokens / tallest.tokens if tallest.tokens else 0
+    fill = el("i", "", style=f"height:{max(6, 100 * tallest.tokens / highest):.0f}%;--prefill:{100 * prefill:.0f}%")
+    signs = [el("s", mark.css, mark.sign) for mark, _ in marks[:2]]
+    return el("span", "bar", *signs, fill, data_step=first, data_tokens=tallest.tokens, data_tip=" · ".join(words))
+
+
+def _tokens(facts: StepFacts) -> str:
+    if facts.prefill_tokens and facts.decode_tokens:
+        return f"{count(facts.tokens, 'token')}: {facts.prefill_tokens} prefill, {facts.decode_tokens} decode"
+    kind = "prefill" if facts.prefill_tokens else "decode"
+    return f"{count(facts.tokens, f'{kind} token')}" if facts.tokens else "nothing computed"
+
+
+def _marks(steps: Sequence[StepFacts]) -> list[tuple[_Mark, int]]:
+    counted = [
+        (_PREEMPTION, sum(facts.preemptions for facts in steps)),
+        (_HIT, sum(facts.hit_tokens for facts in steps)),
+        (_EVICTION, sum(facts.evictions for facts in steps)),
+        (_FINISH, sum(facts.finishes for facts in steps)),
+    ]
+    return [(mark, number) for mark, number in counted if number]
+
+
+def _key() -> Html:
+    """What the marks mean."""
+    entries = [(_PREEMPTION, "preempted"), (_HIT, "cache hit"), (_EVICTION, "evicted"), (_FINISH, "finished")]
+    return el("ul", "key", *(el("li", "", el("s", mark.css, mark.sign), words) for mark, words in entries))

@@ -1,0 +1,76 @@
+"""Opening traces: by the name of a shipped one or by path, each read once for as long as its file does not change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+
+from engine.errors import TraceError
+from engine.trace.file import read_trace
+from sim.replay import ReplayReport, replay
+from sim.timeline import Timeline
+
+SHIPPED = Path(__file__).parent / "traces"
+
+#: A replay runs the scheduler again: above this many events only when it is asked for.
+REPLAYED_AT_ONCE = 50_000
+
+
+@dataclass(frozen=True)
+class FileVersion:
+    """A file as it is now; when it grows, this is another key of the cache."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileVersion:
+        """The version of a file.
+
+        Raises:
+            TraceError: there is no such file.
+        """
+        try:
+            stat = path.stat()
+        except OSError as error:
+            raise TraceError(f"The trace file {path} cannot be read: {error.strerror}.") from error
+        return cls(str(path), stat.st_size, stat.st_mtime_ns)
+
+
+def shipped_names() -> list[str]:
+    """Names of the traces that come with Orrery."""
+    return sorted(path.name.removesuffix(".jsonl") for path in SHIPPED.glob("*.jsonl"))
+
+
+def find(name: str) -> Path:
+    """The file that a name in the address means: a shipped trace, or a path."""
+    shipped = SHIPPED / f"{name}.jsonl"
+    return shipped if name in shipped_names() else Path(name).expanduser()
+
+
+def open_timeline(name: str) -> tuple[Timeline, FileVersion]:
+    """The trace of that name or path, ready to step through.
+
+    Raises:
+        TraceError: no such file, no trace, an unknown version, or damaged.
+    """
+    version = FileVersion.of(find(name))
+    return _timeline(version), version
+
+
+@st.cache_resource(max_entries=8, show_spinner="Reading the trace …")
+def _timeline(version: FileVersion) -> Timeline:
+    return Timeline(read_trace(version.path))
+
+
+@st.cache_resource(max_entries=32, show_spinner="Replaying the trace …")
+def verdict(version: FileVersion) -> ReplayReport:
+    """What a replay of the trace says.
+
+    Raises:
+        TraceError: it cannot be replayed.
+    """
+    return replay(_timeline(version).trace)

@@ -1,0 +1,3 @@
+import streamlit as st
+def page() -> None:
+    st.write("soon")

@@ -1,0 +1,101 @@
+"""Step through a trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from engine.errors import TraceError
+from sim.timeline import StepView, Timeline
+from viz import address
+from viz.components.board import board
+from viz.figures.html import Html, el
+from viz.figures.masthead import masthead, notice, verdict
+from viz.figures.parts import Selection
+from viz.figures.spine import spine
+from viz.figures.stage import stage
+from viz.open_trace import REPLAYED_AT_ONCE, FileVersion, open_timeline
+from viz.open_trace import verdict as replay_verdict
+from viz.pages.frame import go_to_wanted_page, wanted_page
+
+DEFAULT_TRACE = "prefix-hit"
+
+
+def page() -> None:
+    """The page."""
+    show(address.trace_name(DEFAULT_TRACE))
+
+
+@st.fragment
+def show(name: str) -> None:
+    """Draw a trace at the step that the address names."""
+    go_to_wanted_page()
+    try:
+        timeline, version = open_timeline(name)
+        draw(name, timeline, version)
+    except TraceError as error:
+        parts = {"header": masthead(name, None, None, views={}, view="all", notices=(notice(str(error), error=True),))}
+        board(parts, on_act=on_act)
+
+
+def on_act(act: dict[str, Any]) -> None:
+    """What a person did."""
+    address.follow(act)
+    wanted_page(act)
+
+
+def draw(name: str, timeline: Timeline, version: FileVersion, *, growing: bool = False) -> None:
+    """Draw one step of an opened trace."""
+    selection = address.selection()
+    step, notices = _step(timeline)
+    if timeline.trace.truncated and not growing:
+        notices.append(notice(timeline.trace.truncated))
+    header = masthead(
+        name.rsplit("/", 1)[-1],
+        timeline.header,
+        None if growing else _verdict(timeline, version),
+        views=address.VIEWS,
+        view=selection.view,
+        notices=tuple(notices),
+    )
+    parts: dict[str, str] = {"header": header}
+    if step is not None:
+        view = timeline.step(step)
+        parts |= {"spine": spine(timeline.series), "stage": stage(view, _with_request(selection, view))}
+    steps = timeline.steps or [0]
+    board(parts, first=steps[0], last=steps[-1], step=step or 0, growing=growing, on_act=on_act)
+
+
+def _step(timeline: Timeline) -> tuple[int | None, list[Html]]:
+    """The step to draw, and what has to be said about it."""
+    if not timeline.steps:
+        return None, [notice("This trace holds no step yet.")]
+    wanted = address.step_number()
+    first, last = timeline.steps[0], timeline.steps[-1]
+    if wanted is None:
+        return first, []
+    if isinstance(wanted, int) and first <= wanted <= last:
+        return wanted, []
+    nearest = max(first, min(last, wanted)) if isinstance(wanted, int) else first
+    return nearest, [notice(f"There is no step {wanted}: this trace holds steps {first} to {last}.")]
+
+
+def _with_request(selection: Selection, view: StepView) -> Selection:
+    """With nobody selected, the first request that is in the middle of something."""
+    if selection.request in view.planned.requests:
+        return selection
+    rows = view.planned.plan.rows if view.planned.plan else {}
+    prefills = [serial for serial, row in rows.items() if row.phase == "prefill"]
+    chosen = next(iter([*prefills[-1:], *rows]), None)
+    return Selection(selection.view, chosen, selection.block)
+
+
+def _verdict(timeline: Timeline, version: FileVersion) -> Html:
+    if len(timeline.events) > REPLAYED_AT_ONCE and not st.session_state.get("replay asked"):
+        return el("button", "action", "Replay", data_act="replay:asked")
+    try:
+        report = replay_verdict(version)
+    except TraceError as error:
+        return el("span", "verdict", "replay: not possible", data_tip=str(error))
+    return verdict(report.num_decisions, report.num_divergences)
