@@ -91,6 +91,26 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         _one_of("policy", self.policy, ("fcfs", "priority"))
 
 
+class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Speculative decoding: a cheap draft proposes tokens, the model verifies them in one forward pass."""
+
+    method: Annotated[Literal["ngram", "draft_model", "medusa", "eagle"], Meta(description="who proposes")]
+    num_speculative_tokens: Annotated[int, Meta(description="most draft tokens per request and step")]
+
+    def __post_init__(self) -> None:
+        _at_least("num_speculative_tokens", self.num_speculative_tokens, 1)
+
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """Slots a running request needs beyond its scheduled tokens: a drafter with KV of its own writes there."""
+        return self.num_speculative_tokens if self.method in ("draft_model", "eagle") else 0
+
+    @property
+    def drops_last_hit_block(self) -> bool:
+        """EAGLE's layers read the hidden state before each token: the last hit block is computed anew to get it."""
+        return self.method == "eagle"
+
+
 class TraceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether and how finely a run is recorded."""
 
@@ -103,11 +123,12 @@ class TraceConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a user may choose, in four parts."""
+    """All that a user may choose, in its parts."""
 
     model: ModelConfig
     cache: CacheConfig = msgspec.field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = msgspec.field(default_factory=SchedulerConfig)
+    speculative: SpeculativeConfig | None = None
     trace: TraceConfig = msgspec.field(default_factory=TraceConfig)
 
     @classmethod
@@ -118,13 +139,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             ConfigError: an unknown argument (with the nearest known one), or a value of the wrong type or range.
         """
         parts: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
+        speculative_config = engine_args.pop("speculative_config", None)
         for name, value in {"model": model, **engine_args}.items():
             part = _PART_OF_ARGUMENT.get(name)
             if part is None:
                 raise ConfigError(_unknown_argument(name))
             parts[part]["level" if name == "trace_level" else name] = value
         try:
-            return cls(**{part: msgspec.convert(values, _PARTS[part]) for part, values in parts.items()})
+            converted: dict[str, Any] = {part: msgspec.convert(values, _PARTS[part]) for part, values in parts.items()}
+            speculative = msgspec.convert(speculative_config, SpeculativeConfig | None)
+            return cls(**converted, speculative=speculative)
         except msgspec.ValidationError as error:
             raise ConfigError(f"{_sentence(str(error))}") from error
 
@@ -193,7 +217,7 @@ _PART_OF_ARGUMENT = {
 
 def engine_argument_names() -> tuple[str, ...]:
     """Every flat argument that `EngineConfig.from_args` takes."""
-    return tuple(_PART_OF_ARGUMENT)
+    return (*_PART_OF_ARGUMENT, "speculative_config")
 
 
 def _unknown_argument(name: str) -> str:

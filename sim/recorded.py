@@ -34,7 +34,12 @@ class RecordedExecutor:
             raise TraceError(f"The trace holds no output of step {step}.")
         if isinstance(answer, ExecutorFailed):
             raise ForwardError(answer.why)
-        return ModelRunnerOutput(step=step, serials=answer.requests, sampled_token_ids=answer.sampled_token_ids)
+        return ModelRunnerOutput(
+            step=step,
+            serials=answer.requests,
+            sampled_token_ids=answer.sampled_token_ids,
+            draft_token_ids=answer.draft_token_ids,
+        )
 
     def shutdown(self) -> None:
         """Nothing to give back."""

@@ -135,4 +135,8 @@ class EngineCore:
 def _answer_event(output: ModelRunnerOutput | ForwardFailure) -> StepOutput | ExecutorFailed:
     if isinstance(output, ForwardFailure):
         return ExecutorFailed(why=output.why)
-    return StepOutput(requests=output.serials, sampled_token_ids=output.sampled_token_ids)
+    return StepOutput(
+        requests=output.serials,
+        sampled_token_ids=output.sampled_token_ids,
+        draft_token_ids=output.draft_token_ids,
+    )

@@ -85,6 +85,8 @@ class ScheduledRow(msgspec.Struct, frozen=True, kw_only=True):
     block_ids: tuple[list[int], ...]
     """Per KV cache group: the whole block table if `new` is set, else only the blocks added in this step."""
     new: NewRequestData | None = None
+    draft_token_ids: tuple[int, ...] = ()
+    """The last of the scheduled tokens, which this step verifies."""
 
     @property
     def num_tokens_after(self) -> int:
@@ -112,7 +114,10 @@ class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     serials: list[int]
     sampled_token_ids: list[list[int]]
-    """Per row the new tokens; empty while the row's prompt is not fully computed."""
+    """Per row the new tokens; empty while the row's prompt is not fully computed. With drafts: those accepted, and one
+    more."""
+    draft_token_ids: list[list[int]] | None = None
+    """Per row the tokens proposed for the next step; they replace what was proposed before."""
 
 
 class ForwardFailure(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ class Request:
         "request_id",
         "sampling_params",
         "serial",
+        "spec_token_ids",
         "status",
         "stop_reason",
         "token_ids",
@@ -44,6 +45,8 @@ class Request:
         self.num_cached_tokens: int | None = None
         """Tokens that the prefix cache spared at the first admission; None before it."""
         self.num_preemptions = 0
+        self.spec_token_ids: list[int] = []
+        """Draft tokens proposed for the next step; they may be rejected, so they count as no tokens of the request."""
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
 

@@ -166,10 +166,13 @@ class ScheduleRequest(Event, tag="schedule.request", kw_only=True):
     num_computed_tokens: Annotated[int, Meta(description="tokens computed before this step, prefix hits included")]
     num_cached_tokens: Annotated[int, Meta(description="tokens taken from the prefix cache at this admission")]
     truncated_by: Annotated[
-        Literal["token_budget", "long_prefill_token_threshold"] | None,
+        Literal["token_budget", "long_prefill_token_threshold", "max_model_len"] | None,
         Meta(description="the limit that cut it below what it wanted"),
     ]
     budget_left: Annotated[int, Meta(description="tokens left in the step's budget after it")]
+    draft_token_ids: Annotated[
+        tuple[int, ...], Meta(description="the last of the scheduled tokens: drafts to be verified")
+    ] = ()
 
 
 class ScheduleSkipped(Event, tag="schedule.skipped", kw_only=True):
@@ -216,6 +219,9 @@ class StepOutput(Event, tag="step.output", kw_only=True):
     kind = INPUT
     requests: Annotated[list[int], Meta(description="serials, in the order of the plan")]
     sampled_token_ids: Annotated[list[list[int]], Meta(description="new tokens per request; empty in mid-prompt")]
+    draft_token_ids: Annotated[
+        list[list[int]] | None, Meta(description="tokens proposed for the next step, per request; null without drafts")
+    ] = None
 
 
 class ExecutorFailed(Event, tag="executor.failed", kw_only=True):
@@ -232,6 +238,7 @@ class UpdateRequest(Event, tag="update.request", kw_only=True):
     request: int
     appended: Annotated[list[int], Meta(description="token ids added to its output")]
     num_cut: Annotated[int, Meta(description="returned tokens dropped because they lie behind a stop")]
+    num_rejected: Annotated[int, Meta(description="draft tokens that the model did not accept")]
     num_computed_tokens: Annotated[int, Meta(description="tokens with KV in the cache now")]
     dropped: Annotated[
         Literal["finished", "resumed"] | None,

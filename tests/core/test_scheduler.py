@@ -29,12 +29,12 @@ def collect(core: EngineCore, token: int = 9, steps: int = 200) -> dict[str, lis
     raise AssertionError(f"not finished after {steps} steps")
 
 
-@given(st.integers(1, 500), st.integers(0, 500), st.integers(1, 300), st.integers(0, 100))
-def test_tokens_wanted_is_the_rest_cut_by_the_limits(total: int, done: int, budget: int, threshold: int) -> None:
+@given(st.integers(1, 500), st.integers(0, 500), st.integers(1, 300), st.integers(0, 100), st.integers(501, 600))
+def test_tokens_wanted_is_the_rest_cut_by_the_limits(total: int, done: int, budget: int, threshold: int, length: int) -> None:
     done = min(done, total - 1)
-    wanted = tokens_wanted(total, done, budget, threshold)
+    wanted = tokens_wanted(total, done, budget, threshold, length)
     assert wanted.num_wanted_tokens == total - done
-    assert wanted.num_tokens == min(total - done, budget, threshold or budget)
+    assert wanted.num_tokens == min(total - done, budget, threshold or budget, length - 1 - done)
     assert (wanted.truncated_by is None) == (wanted.num_tokens == wanted.num_wanted_tokens)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine.config import CacheConfig, KVCacheConfig
+from engine.config import EngineConfig, KVCacheConfig
 from engine.core.kv_cache.block import KVCacheBlock
 from engine.core.kv_cache.block_hash import BlockHash, hash_request_tokens
 from engine.core.kv_cache.block_pool import BlockPool
@@ -56,15 +56,17 @@ class KVCacheManager:
     """Finds cached prefixes, allocates slots, frees."""
 
     def __init__(
-        self, config: CacheConfig, kv_cache: KVCacheConfig, max_model_len: int, trace: EventSink | None
+        self, config: EngineConfig, kv_cache: KVCacheConfig, max_model_len: int, trace: EventSink | None
     ) -> None:
         self.block_size = kv_cache.block_size
-        self.enable_caching = config.enable_prefix_caching
+        self.enable_caching = config.cache.enable_prefix_caching
         self.max_model_len = max_model_len
+        self.num_lookahead_tokens = config.speculative.num_lookahead_tokens if config.speculative else 0
+        self._drops_last_hit_block = config.speculative is not None and config.speculative.drops_last_hit_block
         self.block_pool = BlockPool(kv_cache.num_gpu_blocks, len(kv_cache.groups))
         self.coordinator = KVCacheCoordinator(len(kv_cache.groups), self.block_size, self.block_pool)
         self.req_to_block_hashes: dict[int, list[BlockHash]] = {}
-        self._hash_algo = config.prefix_caching_hash_algo
+        self._hash_algo = config.cache.prefix_caching_hash_algo
         self._none_hash = bytes.fromhex(kv_cache.none_hash)
         self._trace = trace
 
@@ -78,6 +80,8 @@ class KVCacheManager:
         first_time = request.serial not in self.req_to_block_hashes
         hashes = self._hashes_of(request)
         blocks = self.coordinator.find_longest_cache_hit(hashes, request.num_tokens - 1)
+        if self._drops_last_hit_block:
+            blocks = [group[:-1] for group in blocks]
         found = ComputedBlocks(blocks, len(blocks[0]) * self.block_size)
         if self._trace is not None:
             self._trace.emit(
@@ -103,8 +107,10 @@ class KVCacheManager:
         """
         hits = computed.blocks if computed else [[] for _ in self.coordinator.groups]
         num_computed = request.num_computed_tokens + (computed.num_tokens if computed else 0)
-        num_tokens = min(num_computed + num_new_tokens, self.max_model_len)
-        needed = self.coordinator.num_blocks_to_take(request.serial, num_tokens, hits)
+        # A request on its admission drafts nothing yet, so it needs no slots to look ahead.
+        num_lookahead_tokens = self.num_lookahead_tokens if request.num_computed_tokens else 0
+        num_slots = min(num_computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
+        needed = self.coordinator.num_blocks_to_take(request.serial, num_slots, hits)
         if needed > self.block_pool.num_free_blocks:
             return Shortage(needed, self.block_pool.num_free_blocks)
 
@@ -113,8 +119,8 @@ class KVCacheManager:
             if hit:
                 group.adopt(request.serial, hit)
                 self._emit_touched(request, group.group, hit)
-        new_block_ids = tuple(self._allocate_in(group, request, num_tokens) for group in range(len(hits)))
-        registered = self._cache_blocks(request, min(num_tokens, request.num_tokens)) if self.enable_caching else []
+        new_block_ids = tuple(self._allocate_in(group, request, num_slots) for group in range(len(hits)))
+        registered = self._cache_blocks(request, num_computed + num_new_tokens) if self.enable_caching else []
         return Allocation(new_block_ids, registered)
 
     def block_ids(self, request: Request) -> tuple[list[int], ...]:
@@ -182,6 +188,8 @@ class KVCacheManager:
         return block_ids
 
     def _cache_blocks(self, request: Request, num_tokens: int) -> list[RegisteredBlock]:
+        # Draft tokens beyond the request's own may still be rejected: a block that holds one gets no hash.
+        num_tokens = min(num_tokens, request.num_tokens)
         hashes = self._hashes_of(request)
         registered: list[RegisteredBlock] = []
         for group in self.coordinator.groups:

@@ -24,6 +24,7 @@ class PlannedRow:
     registered: list[RegisteredBlock]
     """Blocks findable by hash already, on the promise that this row fills them."""
     admission: Admission
+    draft_token_ids: tuple[int, ...]
     num_preemptions: int
     """The request's count when it was planned: if it has grown, the request was preempted in the meantime."""
 
@@ -45,8 +46,9 @@ class StepPlan:
         admission: Admission,
         block_ids: tuple[list[int], ...],
     ) -> None:
-        """Give a request tokens in this step."""
+        """Give a request tokens in this step; those beyond the tokens it has are its drafts."""
         self.budget -= num_tokens
+        num_drafts = max(0, request.num_computed_tokens + num_tokens - request.num_tokens)
         self.rows[request.serial] = PlannedRow(
             request,
             num_tokens,
@@ -54,6 +56,7 @@ class StepPlan:
             block_ids,
             allocation.registered,
             admission,
+            tuple(request.spec_token_ids[:num_drafts]),
             request.num_preemptions,
         )
 

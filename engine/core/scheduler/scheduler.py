@@ -45,7 +45,7 @@ class Scheduler:
     ) -> None:
         self.config = config.scheduler
         self.max_model_len = max_model_len
-        self.kv_cache_manager = KVCacheManager(config.cache, kv_cache, max_model_len, trace)
+        self.kv_cache_manager = KVCacheManager(config, kv_cache, max_model_len, trace)
         self.waiting = create_request_queue(config.scheduler.policy)
         self.running: list[Request] = []
         self.step = 0
@@ -168,6 +168,7 @@ class Scheduler:
         self.running.remove(victim)
         self.kv_cache_manager.free(victim, "preempted")
         victim.num_computed_tokens = 0
+        victim.spec_token_ids = []
         victim.num_preemptions += 1
         self._set_status(victim, RequestStatus.PREEMPTED, f"r{for_request.serial} needed blocks")
         self.waiting.prepend(victim)
@@ -221,6 +222,7 @@ class Scheduler:
         rows = [_scheduled_row(row) for row in plan.rows.values()]
         for row in plan.rows.values():
             row.request.num_computed_tokens += row.num_tokens
+            row.request.spec_token_ids = []
         self._in_flight[plan.step] = plan
         released, self._released = self._released, []
         self._emit_step_scheduled(plan, released)
@@ -228,7 +230,11 @@ class Scheduler:
 
     def _tokens_wanted(self, request: Request, num_computed_tokens: int, plan: StepPlan) -> Wanted:
         return tokens_wanted(
-            request.num_tokens, num_computed_tokens, plan.budget, self.config.long_prefill_token_threshold
+            request.num_tokens + len(request.spec_token_ids),
+            num_computed_tokens,
+            plan.budget,
+            self.config.long_prefill_token_threshold,
+            self.max_model_len,
         )
 
     def _set_status(self, request: Request, status: RequestStatus, why: str) -> None:
@@ -265,13 +271,14 @@ class Scheduler:
                 ScheduleRequest(
                     request=request.serial,
                     admission=admission,
-                    phase="decode" if wanted.num_wanted_tokens == 1 and request.num_output_tokens else "prefill",
+                    phase="decode" if _only_newest_left(request, wanted) else "prefill",
                     num_wanted_tokens=wanted.num_wanted_tokens,
                     num_scheduled_tokens=wanted.num_tokens,
                     num_computed_tokens=request.num_computed_tokens,
                     num_cached_tokens=num_cached_tokens,
                     truncated_by=wanted.truncated_by,
                     budget_left=plan.budget,
+                    draft_token_ids=plan.rows[request.serial].draft_token_ids,
                 )
             )
 
@@ -301,6 +308,10 @@ class Scheduler:
             )
 
 
+def _only_newest_left(request: Request, wanted: Wanted) -> bool:
+    return request.num_output_tokens > 0 and wanted.num_wanted_tokens == 1 + len(request.spec_token_ids)
+
+
 def _scheduled_row(row: PlannedRow) -> ScheduledRow:
     request = row.request
     new = None
@@ -317,4 +328,5 @@ def _scheduled_row(row: PlannedRow) -> ScheduledRow:
         num_computed_tokens=row.num_computed_tokens,
         block_ids=row.block_ids,
         new=new,
+        draft_token_ids=row.draft_token_ids,
     )

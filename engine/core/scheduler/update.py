@@ -17,16 +17,21 @@ if TYPE_CHECKING:
 def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput) -> list[EngineCoreOutput]:
     """Append the sampled tokens row by row; whoever reaches a stop leaves the engine."""
     outputs: list[EngineCoreOutput] = []
-    for row, token_ids in zip(plan.rows.values(), output.sampled_token_ids, strict=True):
+    drafts = output.draft_token_ids or [[]] * len(plan.rows)
+    for row, token_ids, draft_token_ids in zip(plan.rows.values(), output.sampled_token_ids, drafts, strict=True):
         request = row.request
         dropped = _why_dropped(row)
+        num_rejected = 0 if dropped else _take_back_rejected(row, token_ids)
         appended, stop = ([], None) if dropped else _append_until_stop(request, token_ids, scheduler.max_model_len)
+        if request.status is RequestStatus.RUNNING and not dropped:
+            request.spec_token_ids = list(draft_token_ids)
         if scheduler.trace is not None:
             scheduler.trace.emit(
                 UpdateRequest(
                     request=request.serial,
                     appended=appended,
                     num_cut=0 if dropped else len(token_ids) - len(appended),
+                    num_rejected=num_rejected,
                     num_computed_tokens=request.num_computed_tokens,
                     dropped=dropped,
                 )
@@ -62,6 +67,16 @@ def _why_dropped(row: PlannedRow) -> Literal["finished", "resumed"] | None:
     if request.num_preemptions != row.num_preemptions and request.status is RequestStatus.RUNNING:
         return "resumed"
     return None
+
+
+def _take_back_rejected(row: PlannedRow, token_ids: list[int]) -> int:
+    """Uncount the drafts that the model did not accept: their slots hold KV of tokens that are not there."""
+    if not row.draft_token_ids or not token_ids:
+        return 0
+    num_rejected = len(row.draft_token_ids) - (len(token_ids) - 1)
+    if row.num_preemptions == row.request.num_preemptions:
+        row.request.num_computed_tokens -= num_rejected
+    return num_rejected
 
 
 def _append_until_stop(request: Request, token_ids: list[int], max_model_len: int) -> tuple[list[int], Stop | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Limit = Literal["token_budget", "long_prefill_token_threshold"]
+Limit = Literal["token_budget", "long_prefill_token_threshold", "max_model_len"]
 
 
 class Wanted(NamedTuple):
@@ -15,21 +15,27 @@ class Wanted(NamedTuple):
     truncated_by: Limit | None
 
 
-def tokens_wanted(num_tokens: int, num_computed_tokens: int, budget: int, long_prefill_token_threshold: int) -> Wanted:
-    """Everything not yet computed, cut by the threshold for long prefills and by what is left of the budget.
+def tokens_wanted(
+    num_tokens: int, num_computed_tokens: int, budget: int, long_prefill_token_threshold: int, max_model_len: int
+) -> Wanted:
+    """Everything not yet computed, cut by the threshold for long prefills, the budget and the model's length.
 
     This is the whole of chunked prefill: a prompt that is cut simply still wants the rest in the next step.
 
     Args:
-        num_tokens: prompt and output tokens of the request.
+        num_tokens: prompt, output and draft tokens of the request.
         num_computed_tokens: those with KV in the cache.
         budget: tokens left in this step.
         long_prefill_token_threshold: most tokens for one request in one step; 0 for no limit.
+        max_model_len: only drafts can reach it; the token sampled after the last computed one must still fit.
     """
     wanted = num_tokens - num_computed_tokens
-    granted, limit = wanted, None
+    granted: int = wanted
+    limit: Limit | None = None
     if 0 < long_prefill_token_threshold < granted:
         granted, limit = long_prefill_token_threshold, "long_prefill_token_threshold"
     if budget < granted:
         granted, limit = budget, "token_budget"
-    return Wanted(wanted, granted, limit)  # type: ignore[arg-type]
+    if max_model_len - 1 - num_computed_tokens < granted:
+        granted, limit = max_model_len - 1 - num_computed_tokens, "max_model_len"
+    return Wanted(wanted, granted, limit)
