@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import ModelError
+from engine.models.store import resolve_model
+
 # Tests ask no hub: what they need is in the repository, in the cache, or made by them.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -27,3 +30,18 @@ def chromium_path() -> Path:
         if found := shutil.which(name):
             return Path(found)
     pytest.skip("there is no Chromium (on Debian: apt install chromium)")
+
+
+@pytest.fixture(scope="session")
+def tiny_model_path() -> Path:
+    """The folder of `orrery-tiny`, which the repository ships."""
+    return resolve_model("orrery-tiny")
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The folder of SmolLM2-135M-Instruct, the real model."""
+    try:
+        return resolve_model("smollm2-135m")
+    except ModelError as error:
+        pytest.skip(str(error))
