@@ -112,9 +112,9 @@ def _invoke(name: str, function: Callable[..., Any], arguments: list[str]) -> in
 
 
 def _print_version() -> int:
-    from importlib.metadata import version
+    from engine import __version__
 
-    print(f"orrery {version('llm-orrery')}")
+    print(f"orrery {__version__}")
     return 0
 
 

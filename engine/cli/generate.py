@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
-from typer import Option
+from typer import Exit, Option
 
 from engine.sampling_params import SamplingParams
 
@@ -68,6 +69,8 @@ def generate(
     )
     outputs, seconds = _run(model, prompt, sampling, engine_args)
     _show(outputs, seconds, trace)
+    if any(output.error for output in outputs):
+        raise Exit(1)
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -79,13 +82,12 @@ def _run(
     model: str, prompts: list[str], sampling: SamplingParams, engine_args: dict[str, Any]
 ) -> tuple[list[RequestOutput], float]:
     """Load the model and generate; returns the outputs and the seconds that generating took."""
-    terminal = Console(stderr=True)
-    with terminal.status(f"Loading {model} …"):
+    with Console(stderr=True).status(f"Loading {model} …"):
         # Inside the spinner: importing torch is a good part of the wait.
         from engine.llm import LLM
 
         llm = LLM(model=model, **engine_args)
-    with terminal.status(f"Generating for {_count(len(prompts), 'prompt')} …"):
+    with llm.llm_engine:
         started = time.perf_counter()
         outputs = llm.generate(prompts, sampling)
         return outputs, time.perf_counter() - started
@@ -104,16 +106,19 @@ def _show(outputs: list[RequestOutput], seconds: float, trace: Path | None) -> N
     if trace is None:
         console.print("[dim]--trace run.jsonl records every decision of such a run.[/]\n")
         return
-    console.print(f"The trace is in [bold]{escape(str(trace))}[/]. Next:\n")
-    console.print(f"   [cyan]orrery replay {escape(str(trace))}[/]           prove every decision in it")
-    console.print(f"   [cyan]orrery trace {escape(str(trace))} --step 1[/]   see one step\n")
+    file = escape(shlex.quote(str(trace)))
+    console.print(f"The trace is in [bold]{file}[/]. Next:\n", soft_wrap=True)
+    console.print(f"   [cyan]orrery replay {file}[/]           prove every decision in it", soft_wrap=True)
+    console.print(f"   [cyan]orrery trace {file} --step 1[/]   see one step\n", soft_wrap=True)
 
 
 def _story(output: RequestOutput) -> Text:
     """Prompt, completion, and why it ended, as one paragraph."""
     completion = output.outputs[0]
     end = completion.finish_reason or "unfinished"
-    if completion.stop_reason is not None:
+    if output.error is not None:
+        end += f": {output.error}"
+    elif completion.stop_reason is not None:
         end += f" at {completion.stop_reason!r}"
     return Text.assemble(
         (_printable(output.prompt or ""), "dim"),
