@@ -38,6 +38,11 @@ class Violation(NamedTuple):
     sentence: str
 
 
+class _Mark(NamedTuple):
+    moment: _Moment
+    types: tuple[type[ev.Event], ...]
+
+
 def before(*types: type[ev.Event]) -> Callable[[_Method], _Method]:
     """Mark a method that looks at events of these types with the state they meet."""
     return _mark("before", types)
@@ -50,7 +55,7 @@ def after(*types: type[ev.Event]) -> Callable[[_Method], _Method]:
 
 def _mark(moment: _Moment, types: tuple[type[ev.Event], ...]) -> Callable[[_Method], _Method]:
     def mark(method: _Method) -> _Method:
-        method.__dict__["looks_at"] = (moment, types)
+        method.__dict__["looks_at"] = _Mark(moment, types)
         return method
 
     return mark
@@ -68,9 +73,10 @@ class Invariant:
     def looks(self) -> Iterator[tuple[_Moment, type[ev.Event], Look]]:
         """Which events it looks at, when, and how."""
         for method_name, method in vars(type(self)).items():
-            moment, types = getattr(method, "looks_at", ("before", ()))
-            for event_type in types:
-                yield moment, event_type, getattr(self, method_name)
+            mark = getattr(method, "looks_at", None)
+            if isinstance(mark, _Mark):
+                for event_type in mark.types:
+                    yield mark.moment, event_type, getattr(self, method_name)
 
     def audit(self, state: State) -> Sentences:
         """Look at the whole state at once: O(its size), done at the end of a trace."""
