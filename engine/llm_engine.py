@@ -1,0 +1,210 @@
+"""`LLMEngine`: the whole engine in one process, one `step` at a time."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import weakref
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import msgspec
+
+from engine.config import EngineConfig, KVCacheConfig, ModelFacts, TraceConfig, TraceLevel
+from engine.core.engine_core import EngineCore
+from engine.errors import ConfigError, OrreryError
+from engine.executor.uniproc import UniProcExecutor
+from engine.frontend.output_processor import OutputProcessor
+from engine.frontend.processor import ProcessedRequest, Processor, Prompt
+from engine.frontend.tokenizer import Tokenizer
+from engine.loop.inproc_client import InprocClient
+from engine.outputs import RequestOutput
+from engine.sampling_params import SamplingParams
+from engine.trace.events import SCHEMA_VERSION, Header
+from engine.trace.recorder import Recorder
+
+
+class NewRequest(NamedTuple):
+    """A request as a user states it."""
+
+    request_id: str
+    prompt: Prompt
+    sampling_params: SamplingParams
+    priority: int = 0
+
+
+class LLMEngine:
+    """Loads a model and runs requests, a step at a time::
+
+        engine = LLMEngine.from_engine_args("orrery-tiny")
+        engine.add_request("first", "Once upon a time", SamplingParams(max_tokens=20))
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                print(output.request_id, output.outputs[0].text)
+
+    Args:
+        config: the engine's configuration.
+        trace: where to record the run; a trace level that is off then becomes `forward`.
+
+    Raises:
+        ConfigError: the configuration does not suit the machine or the model.
+        ModelError: the model is missing, unsupported or does not fit.
+        TraceError: the trace file cannot be written.
+    """
+
+    def __init__(self, config: EngineConfig, trace: str | Path | None = None) -> None:
+        config = _with_trace_level(config, trace)
+        with ExitStack() as open_parts:
+            executor = UniProcExecutor(config)
+            open_parts.callback(executor.shutdown)
+            model, kv_cache = executor.initialize()
+            tokenizer = Tokenizer.from_folder(executor.model_path, model.name)
+            kv_cache.require_room_for(model.max_model_len)
+            recorder = None
+            if trace is not None:
+                recorder = Recorder.to_file(trace, _header(config, model, kv_cache, tokenizer, executor.device))
+                open_parts.callback(recorder.close)
+                executor.record_to(recorder)
+            core = EngineCore(config, kv_cache, model.max_model_len, recorder)
+            # Also when the engine is dropped, or the program ends: the trace file must be whole.
+            self._finalizer = weakref.finalize(self, open_parts.pop_all().close)
+        self.config = config
+        self.model_path: Path = executor.model_path
+        self.model = model
+        self.kv_cache = kv_cache
+        self.tokenizer = tokenizer
+        self._recorder = recorder
+        self._client = InprocClient(core, executor)
+        self._processor = Processor(tokenizer, model, config.model.seed)
+        self._output_processor = OutputProcessor(tokenizer, recorder)
+        self._num_arrived = 0
+
+    @classmethod
+    def from_engine_args(
+        cls, model: str, *, trace: str | Path | None = None, trace_level: TraceLevel | None = None, **engine_args: Any
+    ) -> LLMEngine:
+        """Build an engine from flat, vLLM-named arguments, e.g. `max_num_seqs=8`.
+
+        Raises:
+            ConfigError: an argument is unknown or out of range, or the trace's file and level contradict each other.
+        """
+        if trace_level is not None:
+            engine_args["trace_level"] = trace_level
+        config = EngineConfig.from_args(model, **engine_args)
+        if trace is not None and trace_level == "off":
+            raise ConfigError(
+                f"trace_level is off, but the run is to be recorded in {trace}: leave out one of the two."
+            )
+        return cls(config, trace)
+
+    def add_request(
+        self, request_id: str, prompt: Prompt, sampling_params: SamplingParams | None = None, priority: int = 0
+    ) -> None:
+        """Let a request in; the coming steps run it.
+
+        Args:
+            request_id: any name that no unfinished request bears.
+            prompt: text, `{"prompt": text}` or `{"prompt_token_ids": [...]}`.
+            sampling_params: how to choose tokens and when to stop; None: the defaults.
+            priority: lower is served first under the priority policy.
+
+        Raises:
+            RequestError: something about it is invalid; the engine goes on as before.
+        """
+        self.add_requests([NewRequest(request_id, prompt, sampling_params or SamplingParams(), priority)])
+
+    def add_requests(self, new_requests: Iterable[NewRequest]) -> None:
+        """Let several requests in, or none of them if one is invalid.
+
+        Raises:
+            RequestError: something about one of them is invalid; the engine goes on as before.
+        """
+        self._require_open()
+        processed = [
+            self._processor.process(
+                new.request_id, new.prompt, new.sampling_params, arrival=arrival, priority=new.priority
+            )
+            for arrival, new in enumerate(new_requests, start=self._num_arrived)
+        ]
+        self._output_processor.require_free(request.request_id for _, request in processed)
+        for each in processed:
+            self._admit(each)
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step; returns where each request that it moved now stands."""
+        self._require_open()
+        processed = self._output_processor.process_outputs(self._client.get_output())
+        if processed.stopped:
+            self._client.abort_requests(processed.stopped, cause="stop string")
+        if self._recorder is not None:
+            self._recorder.flush()
+        return processed.request_outputs
+
+    def abort_request(self, request_ids: str | Iterable[str]) -> None:
+        """Take requests out before their end; ids that are not alive are ignored. Their ids are free at once."""
+        self._require_open()
+        ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
+        self._output_processor.abort_requests(ids)
+        self._client.abort_requests(ids, cause="client")
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether any request waits or runs."""
+        return self._client.has_unfinished_requests()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget every cached prefix. Refused, with False, while any request holds blocks."""
+        self._require_open()
+        return self._client.reset_prefix_cache()
+
+    def close(self) -> None:
+        """Give back the model's memory and finish the trace file; closing again does nothing."""
+        self._finalizer()
+
+    def __enter__(self) -> LLMEngine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    def _admit(self, processed: ProcessedRequest) -> None:
+        serial = self._client.add_request(processed.request)
+        self._num_arrived += 1
+        self._output_processor.add_request(serial, processed.request, processed.prompt)
+
+    def _require_open(self) -> None:
+        if not self._finalizer.alive:
+            raise OrreryError("The engine is closed: make a new one.")
+
+
+def _with_trace_level(config: EngineConfig, trace: str | Path | None) -> EngineConfig:
+    level = config.trace.level
+    if trace is None and level != "off":
+        raise ConfigError(f"trace_level is {level}, but no file is named to record in: add trace=FILE.")
+    if trace is not None and level == "off":
+        return msgspec.structs.replace(config, trace=TraceConfig(level="forward"))
+    return config
+
+
+def _header(
+    config: EngineConfig, model: ModelFacts, kv_cache: KVCacheConfig, tokenizer: Tokenizer, device: str
+) -> Header:
+    import engine
+
+    return Header(
+        schema_version=SCHEMA_VERSION,
+        engine_version=engine.__version__,
+        level=config.trace.level,
+        config=config,
+        model=model,
+        kv_cache=kv_cache,
+        tokenizer=f"{tokenizer.name} sha256:{tokenizer.digest}",
+        device=device,
+        environment={
+            "python": platform.python_version(),
+            "platform": f"{platform.system()} {platform.machine()}",
+            **{package: importlib.metadata.version(package) for package in ("torch", "tokenizers", "msgspec")},
+        },
+    )

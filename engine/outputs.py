@@ -1,0 +1,39 @@
+"""What a user gets back: `RequestOutput` and the `CompletionOutput`s in it, shaped as vLLM's are."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """One completion of a prompt, as far as it has come."""
+
+    index: int
+    """Which of the prompt's completions this is."""
+    text: str
+    """What can be shown so far: the end of it is held back while it may be the beginning of a stop string."""
+    token_ids: list[int]
+    """All output tokens so far, a stop token included."""
+    finish_reason: str | None = None
+    """stop, length, abort or error; None while it goes on."""
+    stop_reason: int | str | None = None
+    """The stop string or stop token id that ended it; None for the model's own end of sequence."""
+
+    def finished(self) -> bool:
+        """Whether it has come to its end."""
+        return self.finish_reason is not None
+
+
+class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What has become of one prompt."""
+
+    request_id: str
+    prompt: str | None
+    """The prompt's text; None if it was given as token ids."""
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    num_cached_tokens: int
+    """Prompt tokens that the prefix cache spared."""
+    error: str | None = None
+    """If the finish reason is error: what went wrong, in one sentence."""
