@@ -111,7 +111,9 @@ def gumbel(uniforms: Tensor) -> Tensor:
     return uniforms.log().neg_().log_().neg_()
 
 
-def _keyed(seeds: Tensor, positions: Tensor, stream: Stream) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
+def _keyed(
+    seeds: Tensor, positions: Tensor, stream: Stream
+) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
     """The last three words of the counter, and the key."""
     zero = torch.zeros_like(positions)
     return (positions & _MASK, zero + int(stream), zero), (seeds & _MASK, (seeds >> 32) & _MASK)

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 
-def reshape_and_cache(
-    key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
-) -> None:
+def reshape_and_cache(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
     """Scatter keys and values into their slots, in place.
 
     Args:

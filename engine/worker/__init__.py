@@ -1,0 +1,7 @@
+"""The worker: everything that touches the device.
+
+`Worker` readies the device, loads the model and sizes the KV cache; `ModelRunner` runs a step, from a
+`SchedulerOutput` to a `ModelRunnerOutput`; `InputBatch` and `BlockTable` remember the running requests between steps.
+May import `engine.models`, `engine.layers`, `engine.sample`, `kernels` and the messages of `engine.core`; is imported
+by `engine.executor` only.
+"""

@@ -1,0 +1,117 @@
+"""How many KV cache blocks there are, and the tensors that hold them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.models.decoder import Decoder
+from engine.worker.memory import GIB, Memory, gib
+
+#: On a CPU the cache shares the memory with everything else, so it takes little unless told otherwise.
+CPU_CACHE_BYTES = GIB
+#: Nor does it take more than this share of what is available once the model is loaded.
+CPU_CACHE_SHARE = 0.5
+
+
+class CacheShape(NamedTuple):
+    """What one block takes."""
+
+    block_size: int
+    num_layers: int
+    num_kv_heads: int
+    head_size: int
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, decoder: Decoder, block_size: int) -> CacheShape:
+        """The shape of a decoder's cache."""
+        architecture = decoder.architecture
+        return cls(
+            block_size,
+            architecture.num_layers,
+            architecture.num_kv_heads,
+            architecture.head_size,
+            decoder.embed_tokens.dtype,
+        )
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block over all layers: keys and values, block_size × num_kv_heads × head_size elements each."""
+        per_layer = 2 * self.block_size * self.num_kv_heads * self.head_size * self.dtype.itemsize
+        return per_layer * self.num_layers
+
+
+def bind_kv_cache(decoder: Decoder, shape: CacheShape, num_blocks: int) -> None:
+    """Allocate the cache, zeroed, and hand each attention layer its part."""
+    device = decoder.embed_tokens.device
+    for attention in decoder.attentions():
+        attention.bind_kv_cache(*(_layer_cache(shape, num_blocks, device) for _ in range(2)))
+
+
+def _layer_cache(shape: CacheShape, num_blocks: int, device: torch.device) -> Tensor:
+    size = (num_blocks, shape.num_kv_heads, shape.block_size, shape.head_size)
+    return torch.zeros(size, dtype=shape.dtype, device=device)
+
+
+def cache_budget(config: EngineConfig, memory: Memory, device: torch.device, activation_bytes: int) -> int:
+    """Bytes that the KV cache may take, once the model is loaded.
+
+    Args:
+        config: `kv_cache_memory_bytes` is taken at its word; without it the device decides.
+        memory: what the device has now, weights loaded.
+        device: cpu: the least of 1 GiB and half of what is available; cuda: the share `gpu_memory_utilization` of all
+            memory, less what is taken.
+        activation_bytes: what a forward pass takes beside the weights.
+    """
+    left = memory.available - activation_bytes
+    asked = config.cache.kv_cache_memory_bytes
+    if asked is not None:
+        if asked > left:
+            raise ConfigError(
+                f"kv_cache_memory_bytes={asked} ({gib(asked)}) does not fit: {gib(max(0, left))} are left of "
+                f"{gib(memory.total)} beside the model and {gib(activation_bytes)} for its forward pass."
+            )
+        return asked
+    if device.type == "cuda":
+        reserved = int(memory.total * (1.0 - config.cache.gpu_memory_utilization))
+        return max(0, left - reserved)
+    return max(0, min(CPU_CACHE_BYTES, int(left * CPU_CACHE_SHARE)))
+
+
+def resolve_num_blocks(
+    config: EngineConfig, shape: CacheShape, max_model_len: int, memory: Memory, budget: int, activation_bytes: int
+) -> int:
+    """Blocks in the pool, the null block included.
+
+    As many as the budget holds, but no more than `max_num_seqs` requests of `max_model_len` tokens could fill.
+    `num_gpu_blocks_override` stands above both, as long as it fits into the memory.
+
+    Raises:
+        ConfigError: the override does not fit, or one request of `max_model_len` tokens does not fit into the pool.
+    """
+    override = config.cache.num_gpu_blocks_override
+    if override is not None:
+        left = memory.available - activation_bytes
+        if override * shape.block_bytes > left:
+            raise ConfigError(
+                f"num_gpu_blocks_override={override} needs {gib(override * shape.block_bytes)} "
+                f"({gib(shape.block_bytes)} a block), but {gib(max(0, left))} are left: "
+                f"at most {max(0, left // shape.block_bytes)} blocks fit."
+            )
+        return override
+    blocks_per_request = -(-max_model_len // shape.block_size)
+    most = config.scheduler.max_num_seqs * blocks_per_request + 1
+    num_blocks = min(most, budget // shape.block_bytes)
+    if num_blocks < blocks_per_request + 1:
+        needed = (blocks_per_request + 1) * shape.block_bytes
+        raise ConfigError(
+            f"One request of max_model_len={max_model_len} tokens needs {gib(needed)} of KV cache "
+            f"({blocks_per_request} blocks and the null block), but only {gib(budget)} are there: lower max_model_len "
+            f"to {max(0, num_blocks - 1) * shape.block_size} or less, or set kv_cache_memory_bytes to {needed} or more."
+        )
+    return num_blocks

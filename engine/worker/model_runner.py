@@ -1,0 +1,160 @@
+"""`ModelRunner`: one step, from the scheduler's plan to the sampled tokens.
+
+In the order of the story: update states, prepare inputs, forward pass, gather the last-token states, sample.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.core.messages import ModelRunnerOutput, SchedulerOutput
+from engine.layers.attention import AttentionMetadata
+from engine.models.decoder import Decoder
+from engine.sample.sampler import SamplingMetadata, sample, truncated_logits
+from engine.trace.events import ForwardLogits, StepExecuted
+from engine.trace.recorder import Recorder
+from engine.worker.input_batch import InputBatch
+from engine.worker.step_inputs import StepInputs, prepare_inputs
+from kernels.paged_attention import plan_attention
+
+#: Tokens per sampled row that `forward.logits` shows.
+TRACED_TOP_TOKENS = 10
+
+
+class _PendingStep(NamedTuple):
+    """A step between its two phases."""
+
+    scheduler_output: SchedulerOutput
+    inputs: StepInputs | None
+    """None for a step without rows."""
+    logits: Tensor | None
+    """[sampled requests, vocab_size] float32; None if no request is sampled."""
+    stamps: tuple[int, int, int]
+    """perf_counter_ns at the start, before and after the forward pass; zeros when nothing is traced."""
+
+
+class ModelRunner:
+    """Runs steps on a loaded decoder whose attention layers have their KV cache bound.
+
+    Args:
+        decoder: the model, on its device.
+        batch: the persistent batch.
+    """
+
+    def __init__(self, decoder: Decoder, batch: InputBatch) -> None:
+        self.decoder = decoder
+        self.batch = batch
+        self.trace: Recorder | None = None
+        self._pending: _PendingStep | None = None
+        self._device = decoder.embed_tokens.device
+
+    @torch.inference_mode()
+    def execute_model(self, scheduler_output: SchedulerOutput) -> None:
+        """Run the forward pass of a step; its logits wait for `sample_tokens`."""
+        self._pending = None
+        started = self._now()
+        self._update_states(scheduler_output)
+        if not scheduler_output.rows:
+            self._pending = _PendingStep(scheduler_output, None, None, (started, started, started))
+            return
+        inputs = prepare_inputs(self.batch, scheduler_output.rows)
+        if self.trace is not None and self.trace.records("forward"):
+            self.trace.step = scheduler_output.step
+            self.trace.emit(inputs.event(self.batch))
+        metadata = self.attention_metadata(inputs)
+        prepared = self._now()
+        hidden = self.decoder(inputs.input_ids.to(self._device), inputs.positions.to(self._device), metadata)
+        logits = None
+        if inputs.sampled.size:
+            last_token_states = hidden[torch.from_numpy(inputs.logits_indices).to(self._device)]
+            logits = self.decoder.compute_logits(last_token_states)
+        self._pending = _PendingStep(scheduler_output, inputs, logits, (started, prepared, self._now()))
+
+    @torch.inference_mode()
+    def sample_tokens(self) -> ModelRunnerOutput:
+        """Sample from the logits of the step whose forward pass ran last."""
+        if self._pending is None:
+            raise RuntimeError("sample_tokens was called without a step: execute_model comes first.")
+        pending, self._pending = self._pending, None
+        step, inputs = pending.scheduler_output.step, pending.inputs
+        if inputs is None:
+            return ModelRunnerOutput(step=step, serials=[], sampled_token_ids=[])
+        sampled_token_ids: list[list[int]] = [[] for _ in inputs.serials]
+        if pending.logits is not None:
+            rows = inputs.rows[inputs.sampled]
+            metadata = self.batch.sampling_metadata(rows, self._device)
+            tokens = sample(pending.logits, metadata).cpu()
+            self.batch.append_tokens(rows, tokens.numpy())
+            for place, token in zip(inputs.sampled.tolist(), tokens.tolist(), strict=True):
+                sampled_token_ids[place] = [token]
+            if self.trace is not None and self.trace.records("forward"):
+                self.trace.step = step
+                serials = [inputs.serials[place] for place in inputs.sampled.tolist()]
+                self.trace.emit(_logits_event(serials, pending.logits, metadata, tokens))
+        if self.trace is not None:
+            self.trace.step = step
+            self.trace.emit(_executed_event(pending, inputs.input_ids.numel(), self._now()))
+        return ModelRunnerOutput(step=step, serials=inputs.serials, sampled_token_ids=sampled_token_ids)
+
+    def attention_metadata(self, inputs: StepInputs) -> AttentionMetadata:
+        """What the attention layers need of a step, once for all of them."""
+        architecture = self.decoder.architecture
+        plans = {
+            window: plan_attention(
+                inputs.block_tables,
+                inputs.query_start_loc,
+                inputs.seq_lens,
+                block_size=self.batch.block_table.block_size,
+                num_kv_heads=architecture.num_kv_heads,
+                dtype=self.decoder.embed_tokens.dtype,
+                device=self._device,
+                sliding_window=window,
+            )
+            for window in dict.fromkeys(architecture.sliding_windows)
+        }
+        return AttentionMetadata(inputs.slot_mapping.to(self._device), plans)
+
+    def _update_states(self, scheduler_output: SchedulerOutput) -> None:
+        for serial in scheduler_output.released:
+            self.batch.release(serial)
+        for row in scheduler_output.rows:
+            self.batch.update(row)
+
+    def _now(self) -> int:
+        """Nanoseconds, after the device has done what it was given; 0 when nothing is traced."""
+        if self.trace is None:
+            return 0
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter_ns()
+
+
+def _logits_event(serials: list[int], logits: Tensor, metadata: SamplingMetadata, tokens: Tensor) -> ForwardLogits:
+    top = logits.topk(min(TRACED_TOP_TOKENS, logits.shape[-1]), dim=-1)
+    probs = torch.softmax(logits, dim=-1)
+    if not metadata.all_greedy:
+        rows = metadata.random_rows
+        probs[rows] = torch.softmax(truncated_logits(logits[rows], metadata.random()), dim=-1)
+    return ForwardLogits(
+        requests=serials,
+        top_token_ids=top.indices.tolist(),
+        top_logits=top.values.tolist(),
+        top_probs=probs.gather(-1, top.indices).tolist(),
+        sampled_token_ids=tokens.tolist(),
+    )
+
+
+def _executed_event(pending: _PendingStep, num_tokens: int, now: int) -> StepExecuted:
+    started, prepared, forwarded = pending.stamps
+    return StepExecuted(
+        mode="eager",
+        num_tokens=num_tokens,
+        num_padded_tokens=num_tokens,
+        prepare_ns=prepared - started,
+        forward_ns=forwarded - prepared,
+        sample_ns=now - forwarded,
+    )

@@ -1,0 +1,87 @@
+"""What one forward pass takes: the tensors of a step's super-sequence, computed from the plan and the batch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.core.messages import ScheduledRow
+from engine.trace.events import ForwardInputs
+from engine.worker.input_batch import InputBatch
+
+
+class StepInputs(NamedTuple):
+    """A super-sequence: the scheduled tokens of all requests, one request after another, in the plan's order.
+
+    ::
+
+        plan             r0: tokens 5, 6, 7     r1: token 9     r2: tokens 0 … 3 of 12
+        positions        5 6 7                  9               0 1 2 3
+        query_start_loc  0                      3               4                        8
+        seq_lens         8                      10              4
+        logits_indices       2                  3               (its prompt goes on: no logits)
+    """
+
+    serials: list[int]
+    rows: NDArray[np.int64]
+    """[num_requests]: rows of the batch."""
+    input_ids: Tensor
+    """[num_tokens] int64, on the CPU, as are the next four."""
+    positions: Tensor
+    slot_mapping: Tensor
+    query_start_loc: Tensor
+    """[num_requests + 1] int64."""
+    seq_lens: Tensor
+    """[num_requests] int64: tokens with KV in the cache after this step."""
+    block_tables: Tensor
+    """[num_requests, max_blocks] int32."""
+    sampled: NDArray[np.int64]
+    """[sampled requests]: which of the requests have reached the end of their tokens and get a new one."""
+
+    @property
+    def logits_indices(self) -> NDArray[np.int64]:
+        """Places in the super-sequence whose hidden states become logits, [sampled requests]."""
+        last: NDArray[np.int64] = self.query_start_loc.numpy()[1:][self.sampled] - 1
+        return last
+
+    def event(self, batch: InputBatch) -> ForwardInputs:
+        """The same facts for the trace."""
+        return ForwardInputs(
+            requests=self.serials,
+            input_ids=self.input_ids.tolist(),
+            positions=self.positions.tolist(),
+            slot_mapping=self.slot_mapping.tolist(),
+            query_start_loc=self.query_start_loc.tolist(),
+            seq_lens=self.seq_lens.tolist(),
+            block_tables=[batch.block_table.blocks_of(row) for row in self.rows.tolist()],
+            logits_indices=self.logits_indices.tolist(),
+        )
+
+
+def prepare_inputs(batch: InputBatch, scheduled: list[ScheduledRow]) -> StepInputs:
+    """Flatten the plan of a step; the batch has taken its rows in already."""
+    serials = [row.serial for row in scheduled]
+    rows = np.array([batch.row_of(serial) for serial in serials], dtype=np.int64)
+    num_scheduled = np.array([row.num_scheduled_tokens for row in scheduled], dtype=np.int64)
+    num_computed = np.array([row.num_computed_tokens for row in scheduled], dtype=np.int64)
+    query_start_loc = np.concatenate(([0], num_scheduled.cumsum()))
+    seq_lens = num_computed + num_scheduled
+
+    token_rows = rows.repeat(num_scheduled)
+    positions = np.arange(query_start_loc[-1]) + (num_computed - query_start_loc[:-1]).repeat(num_scheduled)
+    most_blocks = -(-int(seq_lens.max()) // batch.block_table.block_size)
+    return StepInputs(
+        serials=serials,
+        rows=rows,
+        input_ids=torch.from_numpy(batch.token_ids[token_rows, positions].astype(np.int64)),
+        positions=torch.from_numpy(positions),
+        slot_mapping=torch.from_numpy(batch.block_table.slots(token_rows, positions)),
+        query_start_loc=torch.from_numpy(query_start_loc),
+        seq_lens=torch.from_numpy(seq_lens),
+        block_tables=torch.from_numpy(batch.block_table.table[rows, :most_blocks]),
+        sampled=np.flatnonzero(seq_lens == batch.num_tokens[rows]),
+    )
