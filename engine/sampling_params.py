@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -15,6 +15,14 @@ GREEDY_TEMPERATURE = 1e-5
 
 #: Philox keys are 64 bits wide.
 MAX_SEED = 2**64 - 1
+
+
+class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What the output of a guided request must match."""
+
+    kind: Literal["choice", "regex", "json", "json_object", "grammar", "structural_tag"]
+    text: str
+    """The pattern, schema or EBNF itself; choices and schemas as JSON."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):

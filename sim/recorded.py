@@ -1,11 +1,12 @@
-"""The recorded twin of the executor: it answers what a trace says the real one answered."""
+"""The recorded twins of the core's collaborators: they answer what a trace says the real ones answered."""
 
 from __future__ import annotations
 
 from collections import deque
 
-from engine.core.messages import ModelRunnerOutput, SchedulerOutput
+from engine.core.messages import GrammarBitmask, ModelRunnerOutput, SchedulerOutput
 from engine.errors import ForwardError, TraceError
+from engine.sampling_params import GrammarSpec
 from engine.trace.events import ExecutorFailed, StepOutput
 from engine.trace.file import Trace
 
@@ -21,7 +22,7 @@ class RecordedExecutor:
         """Note that a step has been started."""
         self._in_flight.append(scheduler_output.step)
 
-    def sample_tokens(self, grammar_bitmask: None) -> ModelRunnerOutput:
+    def sample_tokens(self, grammar_bitmask: GrammarBitmask | None) -> ModelRunnerOutput:
         """The recorded answer to the step started longest ago.
 
         Raises:
@@ -43,3 +44,20 @@ class RecordedExecutor:
 
     def shutdown(self) -> None:
         """Nothing to give back."""
+
+
+class RecordedGrammarBackend:
+    """A `GrammarBackend` that compiles nothing: when a grammar was ready, and what it let through, is recorded."""
+
+    def grammar_init(self, serial: int, grammar: GrammarSpec) -> None:
+        """The trace holds the answer, as `grammar.ready` or `grammar.failed`."""
+
+    def fill_bitmask(self, rows: list[tuple[int, tuple[int, ...]]]) -> GrammarBitmask:
+        """No logits are masked here: only which rows would be."""
+        return GrammarBitmask(serials=[serial for serial, _ in rows], words=None)
+
+    def accept_tokens(self, serial: int, token_ids: list[int]) -> None:
+        """The recorded tokens were allowed."""
+
+    def release(self, serial: int) -> None:
+        """Nothing is kept."""

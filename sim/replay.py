@@ -20,13 +20,15 @@ from engine.trace.events import (
     Event,
     EventClass,
     ExecutorFailed,
+    GrammarFailed,
+    GrammarReady,
     RequestAborted,
     RequestAdded,
     ScheduleCalled,
     StepOutput,
 )
 from engine.trace.file import Trace
-from sim.recorded import RecordedExecutor
+from sim.recorded import RecordedExecutor, RecordedGrammarBackend
 
 _NOT_COMPARED = frozenset({"seq", "ts"})
 
@@ -106,7 +108,9 @@ class Replay:
         self.trace = trace
         header = trace.header
         self._collector = _Collector(header.engine, header.rank)
-        self.core = EngineCore(header.config, header.kv_cache, header.model.max_model_len, self._collector)
+        self.core = EngineCore(
+            header.config, header.kv_cache, header.model.max_model_len, self._collector, RecordedGrammarBackend()
+        )
         self._executor = RecordedExecutor(trace)
         self._ids: dict[int, str] = {}
 
@@ -127,9 +131,7 @@ class Replay:
             if refusal or not complete:
                 divergence = self._diverge(exchange, recomputed, agreed, refusal)
                 break
-        return ReplayReport(
-            num_decisions, num_inputs, self.core.scheduler.step, divergence, self.trace.truncated
-        )
+        return ReplayReport(num_decisions, num_inputs, self.core.scheduler.step, divergence, self.trace.truncated)
 
     def _feed(self, event: Event) -> str | None:
         """Make the call that an input event records. Returns why the core refused it, if it did."""
@@ -139,6 +141,10 @@ class Replay:
                     return self._add(event)
                 case RequestAborted():
                     self.core.abort([self._ids[serial] for serial in event.requests], event.cause)
+                case GrammarReady():
+                    self.core.grammar_ready(self._ids[event.request])
+                case GrammarFailed():
+                    self.core.grammar_failed(self._ids[event.request], event.why)
                 case CacheResetAsked():
                     self.core.reset_prefix_cache()
                 case ScheduleCalled():
@@ -160,6 +166,7 @@ class Replay:
                 eos_token_ids=event.eos_token_ids,
                 priority=event.priority,
                 cache_salt=event.cache_salt,
+                grammar=event.grammar,
             )
         )
         self._ids[serial] = event.request_id
@@ -171,9 +178,7 @@ class Replay:
         except ForwardError as error:
             self.core.update(step, ForwardFailure(step=step, why=str(error)))
 
-    def _diverge(
-        self, exchange: _Exchange, recomputed: list[Event], agreed: int, refusal: str | None
-    ) -> Divergence:
+    def _diverge(self, exchange: _Exchange, recomputed: list[Event], agreed: int, refusal: str | None) -> Divergence:
         if refusal and agreed == len(exchange.recorded):
             return Divergence(self._step_of(exchange.input), exchange.input, None, [], refusal, self._state())
         recorded = exchange.recorded[agreed] if agreed < len(exchange.recorded) else None

@@ -13,16 +13,22 @@ from engine.core.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
     ForwardFailure,
+    GrammarBitmask,
     ModelRunnerOutput,
     RequestStatus,
     SchedulerOutput,
 )
 from engine.core.request import Request
 from engine.core.scheduler.scheduler import Scheduler
+from engine.core.scheduler.update import news_of
+from engine.core.seams import GrammarBackend
+from engine.core.structured_output import StructuredOutputManager
 from engine.errors import RequestError
 from engine.trace.events import (
     CacheResetAsked,
     ExecutorFailed,
+    GrammarFailed,
+    GrammarReady,
     RequestAborted,
     RequestAdded,
     ScheduleCalled,
@@ -39,17 +45,24 @@ class EngineCore:
         kv_cache: the KV cache as the worker built it.
         max_model_len: longest prompt + output, in tokens.
         trace: where events go; None costs nothing.
+        grammar_backend: what compiles and walks the grammars of guided requests; None: they are refused.
 
     Raises:
         ConfigError: the pool is too small for one request of `max_model_len` tokens.
     """
 
     def __init__(
-        self, config: EngineConfig, kv_cache: KVCacheConfig, max_model_len: int, trace: EventSink | None = None
+        self,
+        config: EngineConfig,
+        kv_cache: KVCacheConfig,
+        max_model_len: int,
+        trace: EventSink | None = None,
+        grammar_backend: GrammarBackend | None = None,
     ) -> None:
         kv_cache.require_room_for(max_model_len)
         self.max_model_len = max_model_len
-        self.scheduler = Scheduler(config, kv_cache, max_model_len, trace)
+        self.structured_output_manager = StructuredOutputManager(grammar_backend, trace)
+        self.scheduler = Scheduler(config, kv_cache, max_model_len, self.structured_output_manager, trace)
         self.requests: dict[str, Request] = {}
         """Live requests by their id."""
         self._num_added = 0
@@ -59,7 +72,8 @@ class EngineCore:
         """Let a request in; it waits from now on. Returns its serial.
 
         Raises:
-            RequestError: the id belongs to a live request, or the prompt is empty or too long.
+            RequestError: the id belongs to a live request, the prompt is empty or too long, or the request is guided
+                and there is no grammar backend.
         """
         if request.request_id in self.requests:
             raise RequestError(f"The request id {request.request_id!r} belongs to a request that is still running.")
@@ -68,6 +82,8 @@ class EngineCore:
                 f"A prompt must have between 1 and {self.max_model_len - 1} tokens, "
                 f"got {len(request.prompt_token_ids)}."
             )
+        if request.grammar is not None:
+            self.structured_output_manager.require_backend()
         serial = self._num_added
         self._num_added += 1
         if self._trace is not None:
@@ -80,6 +96,7 @@ class EngineCore:
                     eos_token_ids=request.eos_token_ids,
                     priority=request.priority,
                     cache_salt=request.cache_salt,
+                    grammar=request.grammar,
                 )
             )
         live = self.requests[request.request_id] = Request(serial, request, self.max_model_len)
@@ -95,6 +112,24 @@ class EngineCore:
             self.scheduler.finish(request, RequestStatus.FINISHED_ABORTED, f"aborted: {cause}")
         return [request.request_id for request in aborted]
 
+    def grammar_ready(self, request_id: str) -> None:
+        """The grammar of a request is compiled: it may be admitted from now on. Ignored if it has ended."""
+        request = self.requests.get(request_id)
+        if request is not None and request.grammar is not None:
+            if self._trace is not None:
+                self._trace.emit(GrammarReady(request=request.serial))
+            self.structured_output_manager.mark_ready(request)
+
+    def grammar_failed(self, request_id: str, why: str) -> EngineCoreOutputs:
+        """The grammar of a request cannot be compiled: that request ends with an error, no other notices."""
+        request = self.requests.pop(request_id, None)
+        if request is None:
+            return EngineCoreOutputs(step=self.scheduler.step, outputs=[])
+        if self._trace is not None:
+            self._trace.emit(GrammarFailed(request=request.serial, why=why))
+        self.scheduler.finish(request, RequestStatus.FINISHED_ERROR, "its grammar does not compile")
+        return EngineCoreOutputs(step=self.scheduler.step, outputs=[news_of(request, [], error=why)])
+
     def reset_prefix_cache(self) -> bool:
         """Forget every cached prefix. Refused, with False, while any request holds blocks."""
         if self._trace is not None:
@@ -108,8 +143,9 @@ class EngineCore:
             self._trace.emit(ScheduleCalled())
         return self.scheduler.schedule()
 
-    def grammar_bitmask(self, step: int) -> None:
-        """The mask of the step's guided rows: None, since no request of this version is guided."""
+    def grammar_bitmask(self, step: int) -> GrammarBitmask | None:
+        """Which tokens the guided rows of a step in flight may sample; None if no row is guided."""
+        return self.structured_output_manager.grammar_bitmask(self.scheduler.plan_in_flight(step))
 
     def update(self, step: int, output: ModelRunnerOutput | ForwardFailure) -> EngineCoreOutputs:
         """Take in what a step brought back.

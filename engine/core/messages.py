@@ -14,10 +14,11 @@ wrong request.
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import msgspec
 
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import GrammarSpec, SamplingParams
 
 
 class RequestStatus(enum.Enum):
@@ -63,6 +64,7 @@ class EngineCoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...] = ()
     priority: int = 0
     cache_salt: str | None = None
+    grammar: GrammarSpec | None = None
 
 
 class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +108,15 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     def total_num_scheduled_tokens(self) -> int:
         """Length of the step's super-sequence, in tokens."""
         return sum(row.num_scheduled_tokens for row in self.rows)
+
+
+class GrammarBitmask(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens that the guided rows of a step may sample."""
+
+    serials: list[int]
+    """The guided rows, in the order of the plan."""
+    words: Any
+    """As the grammar backend makes it and the sampler takes it: int32 [masks, ceil(vocab / 32)], bit 1 = allowed."""
 
 
 class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ class Request:
     __slots__ = (
         "cache_salt",
         "eos_token_ids",
+        "grammar",
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -37,6 +38,7 @@ class Request:
         self.priority = request.priority
         self.cache_salt = request.cache_salt
         self.sampling_params = request.sampling_params
+        self.grammar = request.grammar
         self.eos_token_ids = () if request.sampling_params.ignore_eos else request.eos_token_ids
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.token_ids = list(request.prompt_token_ids)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from engine.core.messages import ModelRunnerOutput, SchedulerOutput
+from engine.core.messages import GrammarBitmask, ModelRunnerOutput, SchedulerOutput
+from engine.sampling_params import GrammarSpec
 
 
 class Executor(Protocol):
@@ -20,7 +21,7 @@ class Executor(Protocol):
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
         """Start the forward pass of a step up to its logits."""
 
-    def sample_tokens(self, grammar_bitmask: None) -> ModelRunnerOutput:
+    def sample_tokens(self, grammar_bitmask: GrammarBitmask | None) -> ModelRunnerOutput:
         """Sample from the logits of the step started last.
 
         Raises:
@@ -29,3 +30,20 @@ class Executor(Protocol):
 
     def shutdown(self) -> None:
         """Give back what the executor holds; it is not used again."""
+
+
+class GrammarBackend(Protocol):
+    """Compiles grammars and walks their automata."""
+
+    def grammar_init(self, serial: int, grammar: GrammarSpec) -> None:
+        """Start to compile a request's grammar. The answer comes later, as `EngineCore.grammar_ready` or
+        `grammar_failed`."""
+
+    def fill_bitmask(self, rows: list[tuple[int, tuple[int, ...]]]) -> GrammarBitmask:
+        """The allowed tokens of each (serial, draft tokens): one mask per draft, and one behind the last."""
+
+    def accept_tokens(self, serial: int, token_ids: list[int]) -> None:
+        """Advance a request's automaton over tokens that its mask allowed."""
+
+    def release(self, serial: int) -> None:
+        """Forget a request."""

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts, TraceLevel
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import GrammarSpec, SamplingParams
 
 #: Version of this schema: raised when a reader of the old one would misunderstand the new one.
 SCHEMA_VERSION = 1
@@ -82,6 +82,7 @@ class RequestAdded(Event, tag="request.added", kw_only=True):
     eos_token_ids: Annotated[tuple[int, ...], Meta(description="tokens that end the output unless ignore_eos")]
     priority: Annotated[int, Meta(description="lower is served first under the priority policy")]
     cache_salt: Annotated[str | None, Meta(description="only requests of the same salt share KV blocks")]
+    grammar: Annotated[GrammarSpec | None, Meta(description="what the output must match; null if anything")] = None
 
 
 class RequestAborted(Event, tag="request.aborted", kw_only=True):
@@ -134,6 +135,33 @@ class OutputText(Event, tag="output.text", kw_only=True):
     finished: bool
 
 
+# --- grammar -----------------------------------------------------------------------------------------------------
+
+
+class GrammarRequested(Event, tag="grammar.requested", kw_only=True):
+    """The grammar backend was asked to compile a request's grammar."""
+
+    kind = DECISION
+    request: int
+    grammar_kind: Annotated[str, Meta(description="choice, regex, json, json_object, grammar or structural_tag")]
+    text: Annotated[str, Meta(description="the pattern, schema or EBNF itself")]
+
+
+class GrammarReady(Event, tag="grammar.ready", kw_only=True):
+    """A grammar is compiled: `EngineCore.grammar_ready`."""
+
+    kind = INPUT
+    request: int
+
+
+class GrammarFailed(Event, tag="grammar.failed", kw_only=True):
+    """A grammar could not be compiled: `EngineCore.grammar_failed`."""
+
+    kind = INPUT
+    request: int
+    why: str
+
+
 # --- step -------------------------------------------------------------------------------------------------------
 
 
@@ -181,12 +209,15 @@ class ScheduleSkipped(Event, tag="schedule.skipped", kw_only=True):
     kind = DECISION
     request: int
     reason: Annotated[
-        Literal["token_budget", "max_num_seqs", "no_free_blocks", "preemption"],
+        Literal["token_budget", "max_num_seqs", "no_free_blocks", "preemption", "waiting_for_grammar"],
         Meta(description="preemption: nothing new is admitted in a step that preempted"),
     ]
     needed: Annotated[int, Meta(description="no_free_blocks: blocks it needs (revived cached ones included), else 0")]
     available: Annotated[int, Meta(description="no_free_blocks: blocks that are free, else 0")]
-    behind: Annotated[int, Meta(description="requests behind it in its queue that were not looked at either")]
+    behind: Annotated[
+        int,
+        Meta(description="requests behind it in its queue that were not looked at; waiting_for_…: others that wait so"),
+    ]
 
 
 class SchedulePreempted(Event, tag="schedule.preempted", kw_only=True):
@@ -380,6 +411,9 @@ AnyEvent = (
     | RequestFinished
     | TokenPieces
     | OutputText
+    | GrammarRequested
+    | GrammarReady
+    | GrammarFailed
     | ScheduleCalled
     | StepStarted
     | ScheduleRequest
@@ -402,7 +436,4 @@ AnyEvent = (
     | ForwardLogits
 )
 
-EVENT_TYPES: dict[str, type[Event]] = {
-    struct.__struct_config__.tag: struct
-    for struct in AnyEvent.__args__
-}
+EVENT_TYPES: dict[str, type[Event]] = {struct.__struct_config__.tag: struct for struct in AnyEvent.__args__}

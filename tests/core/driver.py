@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ from engine.config import EngineConfig, KVCacheConfig, KVCacheGroup, ModelFacts
 from engine.core.engine_core import EngineCore
 from engine.core.kv_cache.block_hash import none_hash_for
 from engine.core.messages import EngineCoreRequest, ForwardFailure, ModelRunnerOutput, SchedulerOutput
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import GrammarSpec, SamplingParams
 from engine.trace.events import SCHEMA_VERSION, Header
 from engine.trace.file import Trace, read_trace
 from engine.trace.recorder import EventSink, Recorder
+from sim.recorded import RecordedGrammarBackend
 
 EOS = 2
 MAX_MODEL_LEN = 64
@@ -57,12 +58,21 @@ def make_core(
     trace: EventSink | None = None, num_blocks: int = 24, block_size: int = 4, **engine_args: Any
 ) -> EngineCore:
     """A core with a small pool."""
-    head = header(num_blocks, block_size, **engine_args)
-    return EngineCore(head.config, head.kv_cache, MAX_MODEL_LEN, trace)
+    return core_of(header(num_blocks, block_size, **engine_args), trace)
+
+
+def core_of(head: Header, trace: EventSink | None = None) -> EngineCore:
+    """A core as a header describes it; its grammars are ready when the test says so."""
+    return EngineCore(head.config, head.kv_cache, MAX_MODEL_LEN, trace, RecordedGrammarBackend())
 
 
 def request(
-    request_id: str, prompt: list[int], priority: int = 0, salt: str | None = None, **params: Any
+    request_id: str,
+    prompt: list[int],
+    priority: int = 0,
+    salt: str | None = None,
+    grammar: GrammarSpec | None = None,
+    **params: Any,
 ) -> EngineCoreRequest:
     """A request as the frontend would make it."""
     return EngineCoreRequest(
@@ -72,6 +82,7 @@ def request(
         eos_token_ids=(EOS,),
         priority=priority,
         cache_salt=salt,
+        grammar=grammar,
     )
 
 
@@ -82,7 +93,7 @@ def answer(core: EngineCore, plan: SchedulerOutput, tokens: list[int]) -> ModelR
         step=plan.step,
         serials=[row.serial for row in plan.rows],
         sampled_token_ids=[
-            [next(supply)] if row.num_tokens_after == core.requests[row.request_id].num_tokens else []
+            [next(supply)] if row.num_tokens_after >= core.requests[row.request_id].num_tokens else []
             for row in plan.rows
         ],
     )
@@ -98,10 +109,13 @@ def run_step(core: EngineCore, token: int = 9) -> SchedulerOutput:
 
 @dataclass
 class Crowd:
-    """Random requests with common beginnings; some are aborted, some steps fail, the cache is reset at times."""
+    """Random requests with common beginnings; some wait for a grammar, some are aborted, some steps fail, drafts are
+    accepted or not, the cache is reset at times."""
 
     seed: int
     num_requests: int = 30
+    num_drafts: int = 0
+    _compiling: list[str] = field(default_factory=list)
 
     def drive(self, core: EngineCore) -> None:
         """Run until every request has ended."""
@@ -110,23 +124,58 @@ class Crowd:
         added = 0
         while added < self.num_requests or core.has_unfinished_requests():
             while added < self.num_requests and rng.random() < 0.6:
-                prompt = beginning[: rng.randrange(20)] + [rng.randrange(3, 99) for _ in range(rng.randrange(1, 12))]
-                core.add(
-                    request(
-                        f"q{added}", prompt, rng.randrange(3), max_tokens=rng.randrange(1, 25), stop_token_ids=(3, 4)
-                    )
-                )
+                self._add(core, rng, f"q{added}", beginning)
                 added += 1
+            self._answer_compiler(core, rng)
             self._disturb(core, rng, 0.03)
             if rng.random() < 0.05:
                 core.reset_prefix_cache()
             plan = core.schedule()
             if not plan.rows:
                 continue
-            output = answer(core, plan, [rng.randrange(2, 99) for _ in plan.rows])
+            output = self._sample(core, plan, rng)
             self._disturb(core, rng, 0.02)
             failed = rng.random() < 0.01
             core.update(plan.step, ForwardFailure(step=plan.step, why="out of memory") if failed else output)
+
+    def _add(self, core: EngineCore, rng: random.Random, request_id: str, beginning: list[int]) -> None:
+        prompt = beginning[: rng.randrange(20)] + [rng.randrange(3, 99) for _ in range(rng.randrange(1, 12))]
+        grammar = GrammarSpec(kind="regex", text="[a-z]+") if rng.random() < 0.1 else None
+        if grammar:
+            self._compiling.append(request_id)
+        core.add(
+            request(
+                request_id,
+                prompt,
+                rng.randrange(3),
+                grammar=grammar,
+                max_tokens=rng.randrange(1, 25),
+                stop_token_ids=(3, 4),
+            )
+        )
+
+    def _answer_compiler(self, core: EngineCore, rng: random.Random) -> None:
+        if self._compiling and rng.random() < 0.3:
+            request_id = self._compiling.pop(0)
+            if rng.random() < 0.2:
+                core.grammar_failed(request_id, "unbalanced bracket")
+            else:
+                core.grammar_ready(request_id)
+
+    def _sample(self, core: EngineCore, plan: SchedulerOutput, rng: random.Random) -> ModelRunnerOutput:
+        """One token per complete row, and as many of its drafts before it as a die accepts."""
+        sampled: list[list[int]] = []
+        for row in plan.rows:
+            accepted = list(row.draft_token_ids[: rng.randrange(len(row.draft_token_ids) + 1)])
+            complete = row.num_tokens_after >= core.requests[row.request_id].num_tokens
+            sampled.append([*accepted, rng.randrange(2, 99)] if complete else [])
+        drafts = [[rng.randrange(2, 99) for _ in range(rng.randrange(self.num_drafts + 1))] for _ in plan.rows]
+        return ModelRunnerOutput(
+            step=plan.step,
+            serials=[row.serial for row in plan.rows],
+            sampled_token_ids=sampled,
+            draft_token_ids=drafts if self.num_drafts else None,
+        )
 
     @staticmethod
     def _disturb(core: EngineCore, rng: random.Random, chance: float) -> None:
@@ -138,6 +187,8 @@ def record_crowd(path: Path, seed: int = 0, num_requests: int = 30, **engine_arg
     """The trace of a crowd in a pool so small that requests are preempted."""
     head = header(**{"max_num_batched_tokens": 16, "max_num_seqs": 6, "long_prefill_token_threshold": 5, **engine_args})
     recorder = Recorder.to_file(path, head)
-    Crowd(seed, num_requests).drive(EngineCore(head.config, head.kv_cache, MAX_MODEL_LEN, recorder))
+    speculative = head.config.speculative
+    crowd = Crowd(seed, num_requests, speculative.num_speculative_tokens if speculative else 0)
+    crowd.drive(core_of(head, recorder))
     recorder.close()
     return read_trace(path)

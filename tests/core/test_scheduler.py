@@ -30,7 +30,9 @@ def collect(core: EngineCore, token: int = 9, steps: int = 200) -> dict[str, lis
 
 
 @given(st.integers(1, 500), st.integers(0, 500), st.integers(1, 300), st.integers(0, 100), st.integers(501, 600))
-def test_tokens_wanted_is_the_rest_cut_by_the_limits(total: int, done: int, budget: int, threshold: int, length: int) -> None:
+def test_tokens_wanted_is_the_rest_cut_by_the_limits(
+    total: int, done: int, budget: int, threshold: int, length: int
+) -> None:
     done = min(done, total - 1)
     wanted = tokens_wanted(total, done, budget, threshold, length)
     assert wanted.num_wanted_tokens == total - done

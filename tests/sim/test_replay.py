@@ -25,7 +25,7 @@ FIELDS = [
 
 @pytest.fixture(scope="module")
 def crowds(tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
-    """Both policies, both hash algorithms, with and without prefix caching."""
+    """Both policies, both hash algorithms, with and without prefix caching and drafts."""
     folder = tmp_path_factory.mktemp("crowds")
     return [
         record_crowd(folder / f"{index}.jsonl", seed=index, num_requests=60, **arguments)
@@ -35,6 +35,7 @@ def crowds(tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
                 {"policy": "priority"},
                 {"policy": "priority", "prefix_caching_hash_algo": "builtin"},
                 {"policy": "fcfs", "enable_prefix_caching": False},
+                {"policy": "fcfs", "speculative_config": {"method": "eagle", "num_speculative_tokens": 3}},
             ]
         )
     ]

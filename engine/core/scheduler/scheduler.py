@@ -6,6 +6,8 @@ each as many as the token budget allows: first those that run already, then thos
 
 from __future__ import annotations
 
+from typing import Literal
+
 from engine.config import EngineConfig, KVCacheConfig
 from engine.core.kv_cache.manager import Allocation, KVCacheManager, Shortage
 from engine.core.messages import (
@@ -19,9 +21,11 @@ from engine.core.messages import (
 )
 from engine.core.request import Request
 from engine.core.request_queue import create_request_queue
+from engine.core.scheduler.admission import AdmissionGates
 from engine.core.scheduler.plan import Admission, PlannedRow, StepPlan
 from engine.core.scheduler.update import apply_failure, apply_output
 from engine.core.scheduler.wanted import Wanted, tokens_wanted
+from engine.core.structured_output import StructuredOutputManager
 from engine.trace.events import (
     RequestFinished,
     RequestStatusChanged,
@@ -41,11 +45,18 @@ class Scheduler:
     """Decides which requests run in the next step, with how many tokens each."""
 
     def __init__(
-        self, config: EngineConfig, kv_cache: KVCacheConfig, max_model_len: int, trace: EventSink | None
+        self,
+        config: EngineConfig,
+        kv_cache: KVCacheConfig,
+        max_model_len: int,
+        structured_output: StructuredOutputManager,
+        trace: EventSink | None,
     ) -> None:
         self.config = config.scheduler
         self.max_model_len = max_model_len
         self.kv_cache_manager = KVCacheManager(config, kv_cache, max_model_len, trace)
+        self.structured_output_manager = structured_output
+        self.admission = AdmissionGates(structured_output)
         self.waiting = create_request_queue(config.scheduler.policy)
         self.running: list[Request] = []
         self.step = 0
@@ -54,7 +65,9 @@ class Scheduler:
         self.trace = trace
 
     def add(self, request: Request) -> None:
-        """Let a new request wait."""
+        """Let a new request wait; a guided one for its grammar first."""
+        if request.grammar is not None:
+            self.structured_output_manager.grammar_init(request)
         self.waiting.add(request)
         self._emit_status(request, None, "added")
 
@@ -69,17 +82,26 @@ class Scheduler:
         self._schedule_waiting(plan)
         return self._depart(plan)
 
+    def plan_in_flight(self, step: int) -> StepPlan:
+        """The plan of a step whose output is awaited.
+
+        Raises:
+            ValueError: the step is not in flight.
+        """
+        plan = self._in_flight.get(step)
+        if plan is None:
+            raise ValueError(f"step {step} is not in flight; in flight: {list(self._in_flight)}")
+        return plan
+
     def require_in_flight(self, step: int, output: ModelRunnerOutput | ForwardFailure) -> None:
         """Refuse an answer that belongs to no step in flight.
 
         Raises:
             ValueError: the step is not in flight, or the output is not of its rows.
         """
-        plan = self._in_flight.get(step)
-        if plan is None or output.step != step:
-            raise ValueError(
-                f"an output of step {output.step} came for step {step}; in flight: {list(self._in_flight)}"
-            )
+        plan = self.plan_in_flight(step)
+        if output.step != step:
+            raise ValueError(f"an output of step {output.step} came for step {step}")
         if isinstance(output, ModelRunnerOutput) and output.serials != list(plan.rows):
             raise ValueError(f"step {step} ran requests {list(plan.rows)}, its output names {output.serials}")
 
@@ -101,6 +123,7 @@ class Scheduler:
         request.stop_reason = stop_reason
         self.kv_cache_manager.free(request, why)
         self.kv_cache_manager.forget(request)
+        self.structured_output_manager.release(request)
         if self.trace is not None:
             self.trace.emit(
                 RequestFinished(
@@ -178,22 +201,36 @@ class Scheduler:
     # --- waiting requests ---------------------------------------------------------------------------------------
 
     def _schedule_waiting(self, plan: StepPlan) -> None:
+        skipped_waiting_requests: list[Request] = []
         while self.waiting:
             request = self.waiting.peek()
-            if plan.preempted:
-                self._emit_skipped(request, "preemption", behind=len(self.waiting) - 1)
-                return
-            if plan.budget == 0:
-                self._emit_skipped(request, "token_budget", behind=len(self.waiting) - 1)
-                return
-            if len(self.running) == self.config.max_num_seqs:
-                self._emit_skipped(request, "max_num_seqs", behind=len(self.waiting) - 1)
-                return
-            if not self._admit(request, plan):
-                return
+            limit = self._admission_limit(plan)
+            if limit is not None:
+                self._emit_skipped(request, limit, behind=len(self.waiting) - 1)
+                break
+            if self.admission.why_wait(request) is not None:
+                skipped_waiting_requests.append(self.waiting.pop())
+            elif not self._admit(request, plan):
+                break
+        if skipped_waiting_requests:
+            first = skipped_waiting_requests[0]
+            self._emit_skipped(first, "waiting_for_grammar", behind=len(skipped_waiting_requests) - 1)
+        # Back to the front in their own order: waiting for an answer costs a request no place.
+        for request in reversed(skipped_waiting_requests):
+            self.waiting.prepend(request)
+
+    def _admission_limit(self, plan: StepPlan) -> Literal["preemption", "token_budget", "max_num_seqs"] | None:
+        """What keeps everyone from being admitted."""
+        if plan.preempted:
+            return "preemption"
+        if plan.budget == 0:
+            return "token_budget"
+        return "max_num_seqs" if len(self.running) == self.config.max_num_seqs else None
 
     def _admit(self, request: Request, plan: StepPlan) -> bool:
         """Move the first waiting request to the running ones, unless the pool cannot serve it now."""
+        if request.status is RequestStatus.WAITING_FOR_FSM:
+            self._set_status(request, RequestStatus.WAITING, "its grammar is ready")
         computed = self.kv_cache_manager.get_computed_blocks(request)
         wanted = self._tokens_wanted(request, computed.num_tokens, plan)
         allocation = self.kv_cache_manager.allocate_slots(request, wanted.num_tokens, computed)

@@ -36,10 +36,11 @@ def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput
                     dropped=dropped,
                 )
             )
+        scheduler.structured_output_manager.accept_tokens(request, appended)
         if stop:
             scheduler.finish(request, stop.status, _why_stopped(stop), stop.stop_reason)
         if appended:
-            outputs.append(_news(request, appended))
+            outputs.append(news_of(request, appended))
     return outputs
 
 
@@ -51,7 +52,7 @@ def apply_failure(scheduler: Scheduler, plan: StepPlan, failure: ForwardFailure)
     for row in plan.rows.values():
         if not _why_dropped(row):
             scheduler.finish(row.request, RequestStatus.FINISHED_ERROR, "the forward pass failed")
-            outputs.append(_news(row.request, [], error=failure.why))
+            outputs.append(news_of(row.request, [], error=failure.why))
     return outputs
 
 
@@ -94,7 +95,8 @@ def _why_stopped(stop: Stop) -> str:
     return "end of sequence" if stop.stop_reason is None else f"stop token {stop.stop_reason}"
 
 
-def _news(request: Request, new_token_ids: list[int], error: str | None = None) -> EngineCoreOutput:
+def news_of(request: Request, new_token_ids: list[int], error: str | None = None) -> EngineCoreOutput:
+    """What the frontend is told of a request."""
     return EngineCoreOutput(
         serial=request.serial,
         request_id=request.request_id,

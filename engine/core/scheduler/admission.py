@@ -1,0 +1,27 @@
+"""The gates before the running queue: each answers for one request whether it may go on, or what it waits for."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from engine.core.messages import RequestStatus
+from engine.core.request import Request
+from engine.core.structured_output import StructuredOutputManager
+
+WaitingFor = Literal["waiting_for_grammar"]
+
+
+class AdmissionGates:
+    """Asked when a request's turn has come.
+
+    A request that must wait is skipped, not moved: the next step meets it again at the place it had.
+    """
+
+    def __init__(self, structured_output: StructuredOutputManager) -> None:
+        self._structured_output = structured_output
+
+    def why_wait(self, request: Request) -> WaitingFor | None:
+        """What the request waits for; None if it may be admitted."""
+        if request.status is RequestStatus.WAITING_FOR_FSM and not self._structured_output.is_ready(request):
+            return "waiting_for_grammar"
+        return None
