@@ -119,24 +119,20 @@ def _print_version() -> int:
 
 
 def _print_help(group: str) -> int:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False)
     prefix = f"{group} " if group else ""
-    console.print(Text.assemble("\n Usage: ", (f"orrery {prefix}COMMAND [OPTIONS]", "bold"), "\n"))
-    if not group:
-        console.print(" An LLM inference engine that you can watch, replay and question.\n")
     commands = {
         name.removeprefix(prefix): command.summary for name, command in COMMANDS.items() if name.startswith(prefix)
     }
+    width = max(map(len, [*commands, *_OPTIONS]))
+    print(f"Usage: orrery {prefix}COMMAND [OPTIONS]\n")
+    if not group:
+        print("  An LLM inference engine that you can watch, replay and question.\n")
     for title, rows in (("Commands", commands), ("Options", _OPTIONS)):
-        table = Table.grid(padding=(0, 3))
-        table.add_column(style="cyan", min_width=max(map(len, [*commands, *_OPTIONS])), no_wrap=True)
+        print(f"{title}:")
         for left, right in rows.items():
-            table.add_row(f"  {left}", right)
-        console.print(Text(f" {title}", "bold"), table, "", sep="\n")
+            print(f"  {left:{width}}  {right}")
+        print()
+    print("`orrery COMMAND --help` explains a command.")
     return 0
 
 
