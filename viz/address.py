@@ -1,11 +1,11 @@
-"""The address of the page, `?trace=…&step=…&view=…&req=…&block=…`: the only place where a person's position is kept.
+"""The address, `?page=…&trace=…&step=…&view=…&req=…&block=…`: the only place where a person's position is kept.
 
 So every position can be sent as a link, and the browser's back button goes back in the trace.
 """
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import streamlit as st
 
@@ -13,6 +13,21 @@ from viz.figures.parts import Selection, View
 
 VIEWS: dict[View, str] = {"all": "All", "scheduler": "Scheduler", "kv": "KV memory", "forward": "Forward pass"}
 assert set(VIEWS) == set(get_args(View))
+
+
+Page = Literal["step", "gallery", "live"]
+_PAGES: tuple[Page, ...] = get_args(Page)
+
+
+def page() -> Page:
+    """The page to show: stepping through a trace, unless another one is asked for."""
+    asked = st.query_params.get("page", "step")
+    return next((known for known in _PAGES if known == asked), "step")
+
+
+def go_to(page: Page, **parameters: str) -> None:
+    """Address another page; what the address said before is forgotten."""
+    st.query_params.from_dict(({} if page == "step" else {"page": page}) | parameters)
 
 
 def trace_name(default: str) -> str:
@@ -35,7 +50,10 @@ def selection() -> Selection:
 
 
 def follow(act: dict[str, Any]) -> None:
-    """Change the address as an act of the board says: `{"step": 3}`, `{"request": "1"}`, `{"view": "kv"}` …"""
+    """Change the address as an act of the board says: `{"step": 3}`, `{"request": "1"}`, `{"page": "live"}` …"""
+    if "page" in act:
+        go_to(act["page"])
+        return
     for name, value in act.items():
         parameter = {"request": "req"}.get(name, name)
         if parameter not in ("step", "view", "req", "block"):

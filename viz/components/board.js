@@ -16,6 +16,8 @@ class Board {
     this.root = root;
     this.board = root.querySelector(".board");
     this.tip = root.querySelector(".tip");
+    this.help = root.querySelector(".help");
+    this.help.addEventListener("click", () => this.help.close());
     this.shown = {};
     this.sent = null; // the step asked for and not yet drawn
     this.next = null; // the step to ask for after that
@@ -118,6 +120,7 @@ class Board {
   // --- what people do
 
   onClick(event) {
+    if (event.target.closest("[data-help]")) return this.help.showModal();
     const go = event.target.closest("[data-go]");
     if (go) return this.move(go.dataset.go);
     const act = event.target.closest("[data-act]");
@@ -159,7 +162,9 @@ class Board {
     const typing = event.composedPath()[0];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (typing.matches?.("input, textarea, select, [contenteditable=true]")) return;
-    if (!this.board.isConnected || !this.board.querySelector(".bars")) return;
+    if (!this.board.isConnected) return;
+    if (event.key === "?") return this.help.showModal();
+    if (!this.board.querySelector(".bars") || this.help.open) return;
     const moves = { ArrowLeft: -1, ArrowRight: 1, Home: "first", End: "last", " ": "play" };
     if (event.key in moves) {
       // On a button, the space bar presses the button.

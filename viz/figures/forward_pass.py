@@ -17,6 +17,7 @@ _COLUMNS, _COLUMNS_ALONE = 28, 360
 _BLOCKS, _BLOCKS_ALONE = 8, 64
 #: Slots are drawn one by one up to this block size.
 _MOST_SLOTS = 64
+_KEY = join([el("i", "slot new"), "written in this step ", el("i", "slot old"), "already there, read by attention"])
 _VISIBLE = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 
@@ -53,9 +54,7 @@ def _recorded(forward: ev.ForwardInputs) -> list[Segment]:
         forward.requests, forward.query_start_loc, forward.query_start_loc[1:], strict=False
     ):
         rows = range(start, end)
-        tokens = [
-            Token(i, request, forward.input_ids[i], forward.positions[i], forward.slot_mapping[i]) for i in rows
-        ]
+        tokens = [Token(i, request, forward.input_ids[i], forward.positions[i], forward.slot_mapping[i]) for i in rows]
         segments.append(Segment(request, tokens))
     return segments
 
@@ -89,6 +88,7 @@ def forward_pass(view: StepView, selection: Selection) -> Html:
         _strip(segments, view.planned, selection, _COLUMNS_ALONE if alone else _COLUMNS),
         _blocks(segments, view.planned, selection, _BLOCKS_ALONE if alone else _BLOCKS),
         _sampled(view, selection, alone),
+        aside=_KEY,
     )
 
 
@@ -171,8 +171,7 @@ def _blocks(segments: list[Segment], state: State, selection: Selection, limit: 
     if hidden:
         cards.append(el("div", "elided", f"… blocks of {count(hidden, 'more request', 'more requests')}"))
     names = el("div", "names", el("span", "", "block"))
-    note = el("p", "key", "solid: written in this step · faint: already there, read by attention")
-    return el("div", "strip", names, el("div", "cards", *cards, note))
+    return el("div", "strip", names, el("div", "cards", *cards))
 
 
 def _touched(segment: Segment, block_size: int) -> list[int]:

@@ -19,7 +19,7 @@ MOST_SINGLE_BLOCKS = 1000
 _TILES = 320
 _WINDOW = 160
 
-_QUEUE, _QUEUE_ALONE = (8, 4), (48, 16)
+_QUEUE, _QUEUE_ALONE = (6, 3), (48, 16)
 _TABLE, _TABLE_ALONE = 14, 200
 _CSS = {"null": "null", "free": "free", "cached": "cached", "in use": "used", "shared": "used shared"}
 
@@ -34,7 +34,7 @@ def kv_memory(view: StepView, selection: Selection) -> Html:
         f"a block is a piece of memory for the keys and values of {count(state.block_size, 'token')}",
         _legend(state.pool),
         _pool(view, selection),
-        label(join(["free_block_queue ", el("em", "", "the leftmost is handed out next, freed ones join at the right")])),
+        label(join([el("code", "", "free_block_queue"), ": the first is handed out next, freed ones join at the end"])),
         _queue(state, selection, *(_QUEUE_ALONE if alone else _QUEUE)),
         _table(state, selection, _TABLE_ALONE if alone else _TABLE),
         _detail(state, selection),
@@ -83,7 +83,9 @@ def _changed(events: Sequence[ev.Event]) -> dict[int, str]:
     for event in events:
         if isinstance(event, ev.KVAllocated):
             changed.update(dict.fromkeys(event.block_ids, "handed out in this step"))
-            changed.update(dict.fromkeys(event.evicted_block_ids, "handed out in this step, its cached content is lost"))
+            changed.update(
+                dict.fromkeys(event.evicted_block_ids, "handed out in this step: what it had cached is lost")
+            )
         elif isinstance(event, ev.KVTouched):
             changed.update(dict.fromkeys(event.block_ids, "found in the prefix cache in this step"))
     return changed
@@ -103,7 +105,7 @@ def _cell(block: BlockState, state: State, selection: Selection, changed: dict[i
     return el(
         "button",
         css,
-        "∅" if block.kind == "null" else block.block_id,
+        el("span", "", "∅" if block.kind == "null" else block.block_id),
         el("sup", "badge", block.ref_count) if block.kind == "shared" else None,
         style=_stripes(block.owners) if len(block.owners) > 1 else None,
         data_act=f"block:{block.block_id}",

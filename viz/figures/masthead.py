@@ -38,6 +38,7 @@ def masthead(
         _tabs(views, view) if header else None,
         verdict,
         el("button", "action", "Run live", data_act="page:live", data_tip="run the engine and watch it"),
+        el("button", "question", "?", data_help=True, data_tip="words and keys (?)", aria_label="help"),
     )
     return Html(line + "".join(notices))
 

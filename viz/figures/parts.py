@@ -26,9 +26,10 @@ def chip(serial: int, *, hollow: bool = False, selected: bool = False, tip: str 
     return el("button", css, f"r{serial}", data_act=f"request:{serial}", data_req=serial, data_tip=tip)
 
 
-def panel(name: str, title: str, subtitle: Child, *body: Child) -> Html:
-    """A panel that answers one question."""
-    head = el("header", "", el("h2", "", title), el("p", "sub", subtitle))
+def panel(name: str, title: str, subtitle: Child, *body: Child, aside: Child = None) -> Html:
+    """A panel that answers one question; `aside` stands at the right of its title."""
+    words = el("div", "", el("h2", "", title), el("p", "sub", subtitle))
+    head = el("header", "", words, el("p", "aside", aside) if aside else None)
     return el("section", f"panel {name}", head, *body, data_panel=name)
 
 

@@ -16,7 +16,7 @@ _CUT_BY = {
 }
 _WAITS_BECAUSE = {
     "token_budget": "no budget left in this step",
-    "max_num_seqs": "every seat is taken (max_num_seqs)",
+    "max_num_seqs": "max_num_seqs are running already",
     "no_free_blocks": "too few free blocks",
     "preemption": "nobody new in a step that preempted",
     "max_model_len": "longer than max_model_len",
@@ -26,6 +26,9 @@ _ADMITTED = {"running": "", "new": "new", "resumed": "back"}
 #: Rows drawn beside the other panels, and when the panel has the page to itself.
 _ROWS, _ROWS_ALONE = 7, 64
 _WAITING, _WAITING_ALONE = 3, 16
+
+#: Tokens that fill a bar when nobody wants more, so that a lone decode looks as small as it is.
+_NARROWEST_SCALE = 24
 
 
 def scheduler(view: StepView, selection: Selection) -> Html:
@@ -54,7 +57,7 @@ def _running(view: StepView, selection: Selection, limit: int) -> Html:
         return empty("Nobody: this step has nothing to compute.")
     # With many rows the prefills tell the story; what is left out is counted.
     shown = set(sorted(range(len(rows)), key=lambda i: (rows[i].phase == "decode", i))[:limit])
-    widest = max(row.num_wanted_tokens for row in rows)
+    widest = max(_NARROWEST_SCALE, *(row.num_wanted_tokens for row in rows))
     drawn = [_row(row, selection, widest) for i, row in enumerate(rows) if i in shown]
     left_out = [row for i, row in enumerate(rows) if i not in shown]
     if left_out:
@@ -195,10 +198,10 @@ def _limits(view: StepView) -> Html:
     return el(
         "div",
         "limits",
-        el("span", "", "budget"),
+        el("span", "", "budget", data_tip="tokens that one step may compute: max_num_batched_tokens"),
         el("span", "budget", *parts),
         el("b", "", f"{used:,} / {budget:,}"),
-        el("span", "", "seats"),
+        el("span", "", "seqs", data_tip="requests that may run at once: max_num_seqs"),
         el("span", "budget seats", *_seats(view.planned, seats)),
         el("b", "", f"{len(view.planned.running):,} / {seats:,}"),
         data_used=used,

@@ -1,7 +1,8 @@
-"""The spine: one bar per step, as high as the step is long in tokens, with marks where something happened."""
+"""The spine: one bar per step, higher the more tokens it computes, with marks where something happened."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -67,7 +68,9 @@ def _bar(steps: Sequence[StepFacts], highest: int) -> Html:
     where = f"step {first}" if first == last else f"steps {first} to {last}"
     words = [where, _tokens(tallest), *(f"{n} {mark.words}" for mark, n in marks)]
     prefill = tallest.prefill_tokens / tallest.tokens if tallest.tokens else 0
-    fill = el("i", "", style=f"height:{max(6, 100 * tallest.tokens / highest):.0f}%;--prefill:{100 * prefill:.0f}%")
+    # By the root: one decode stays visible beside a prefill of two thousand tokens.
+    height = max(8, 100 * math.sqrt(tallest.tokens / highest))
+    fill = el("i", "", style=f"height:{height:.0f}%;--prefill:{100 * prefill:.0f}%")
     signs = [el("s", mark.css, mark.sign) for mark, _ in marks[:2]]
     return el("span", "bar", *signs, fill, data_step=first, data_tokens=tallest.tokens, data_tip=" · ".join(words))
 
@@ -92,4 +95,6 @@ def _marks(steps: Sequence[StepFacts]) -> list[tuple[_Mark, int]]:
 def _key() -> Html:
     """What the marks mean."""
     entries = [(_PREEMPTION, "preempted"), (_HIT, "cache hit"), (_EVICTION, "evicted"), (_FINISH, "finished")]
-    return el("ul", "key", *(el("li", "", el("s", mark.css, mark.sign), words) for mark, words in entries))
+    signs = [el("li", "", el("s", mark.css, mark.sign), words) for mark, words in entries]
+    kinds = [el("li", "", el("i", f"box {kind}"), f"{kind} tokens") for kind in ("prefill", "decode")]
+    return el("ul", "key", *kinds, *signs)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sim.timeline import StepView
-from viz.figures.html import Html, el
-from viz.figures.parts import Selection, chip, empty, panel
+from viz.figures.html import Html
+from viz.figures.parts import Selection, empty, panel
 
 
 def why(view: StepView, selection: Selection) -> Html:

@@ -1,8 +1,6 @@
-"""What every page does alike: hide Streamlit's own frame, draw the board, go to another page."""
+"""What every page does alike: hide Streamlit's own frame."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import streamlit as st
 
@@ -22,16 +20,3 @@ _CHROME = """
 def hide_chrome() -> None:
     """Streamlit's header, footer and its fading of what is being redrawn would come between a person and the page."""
     st.html(_CHROME)
-
-
-def wanted_page(act: dict[str, Any]) -> None:
-    """Remember the page that a click asked for: it may only be switched to in the run of a page, not in a callback."""
-    if "page" in act:
-        st.session_state["wanted page"] = act["page"]
-
-
-def go_to_wanted_page() -> None:
-    """Go where the last click led."""
-    page = st.session_state.pop("wanted page", None)
-    if page is not None:
-        st.switch_page(st.session_state["pages"][page])

@@ -1,3 +1,75 @@
+"""Choose a trace: one that shows a situation worth seeing, or a file of your own."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
 import streamlit as st
+from streamlit.runtime.uploaded_file_manager import UploadedFile
+
+from engine.errors import TraceError
+from viz import address
+from viz.components.board import board
+from viz.figures.gallery import card, cards
+from viz.figures.html import Html, el
+from viz.figures.masthead import masthead, notice
+from viz.gallery import GALLERY, Situation, situation
+from viz.open_trace import open_timeline
+
+
 def page() -> None:
-    st.write("soon")
+    """The page."""
+    header = masthead("open a trace", None, None, views={}, view="all")
+    board({"header": header, "stage": _situations()}, on_act=_on_act, key="gallery")
+    left, right = st.columns(2)
+    _own_file(left.file_uploader("Or a trace of your own", type=["jsonl", "zst"], help="A .jsonl or .jsonl.zst file"))
+    path = right.text_input("Or the path of one on this machine", placeholder="run.jsonl")
+    if path:
+        _open_checked(str(Path(path).expanduser().resolve()))
+
+
+def _situations() -> Html:
+    intro = el(
+        "p", "intro", "Each of these is a real run of the engine, recorded step by step. Open one and step along."
+    )
+    return el("div", "", intro, cards([_card(each) for each in GALLERY]))
+
+
+def _card(each: Situation) -> Html:
+    try:
+        timeline, _ = open_timeline(each.name)
+    except TraceError as error:
+        return notice(str(error), error=True)
+    return card(each.name, each.title, each.words, timeline.summary(), timeline.series)
+
+
+def _on_act(act: dict[str, Any]) -> None:
+    if "open" in act:
+        chosen = situation(act["open"])
+        if chosen is not None:
+            address.go_to("step", trace=chosen.name, step=str(chosen.step), view=chosen.view)
+    else:
+        address.follow(act)
+
+
+def _own_file(uploaded: UploadedFile | None) -> None:
+    """An uploaded trace is kept in a file, so that it has an address like any other."""
+    if uploaded is None:
+        return
+    folder = Path(tempfile.gettempdir()) / "orrery-uploads" / uploaded.file_id
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / Path(uploaded.name).name
+    path.write_bytes(uploaded.getvalue())
+    _open_checked(str(path))
+
+
+def _open_checked(path: str) -> None:
+    try:
+        open_timeline(path)
+    except TraceError as error:
+        st.error(str(error))
+    else:
+        address.go_to("step", trace=path)
+        st.rerun()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
 
 import streamlit as st
 
 from engine.errors import TraceError
 from sim.timeline import StepView, Timeline
-from viz import address
+from viz import address, gallery
 from viz.components.board import board
 from viz.figures.html import Html, el
 from viz.figures.masthead import masthead, notice, verdict
@@ -17,38 +17,32 @@ from viz.figures.spine import spine
 from viz.figures.stage import stage
 from viz.open_trace import REPLAYED_AT_ONCE, FileVersion, open_timeline
 from viz.open_trace import verdict as replay_verdict
-from viz.pages.frame import go_to_wanted_page, wanted_page
-
-DEFAULT_TRACE = "prefix-hit"
 
 
 def page() -> None:
-    """The page."""
-    show(address.trace_name(DEFAULT_TRACE))
+    """The page; without a trace in the address, that of the command line, or the first thing worth seeing."""
+    show(address.trace_name(sys.argv[1] if len(sys.argv) > 1 else gallery.DEFAULT))
 
 
-@st.fragment
 def show(name: str) -> None:
     """Draw a trace at the step that the address names."""
-    go_to_wanted_page()
     try:
         timeline, version = open_timeline(name)
         draw(name, timeline, version)
     except TraceError as error:
         parts = {"header": masthead(name, None, None, views={}, view="all", notices=(notice(str(error), error=True),))}
-        board(parts, on_act=on_act)
+        board(parts, on_act=address.follow)
 
 
-def on_act(act: dict[str, Any]) -> None:
-    """What a person did."""
-    address.follow(act)
-    wanted_page(act)
+def draw(name: str, timeline: Timeline, version: FileVersion, *, growing: bool = False, follow: bool = False) -> None:
+    """Draw one step of an opened trace.
 
-
-def draw(name: str, timeline: Timeline, version: FileVersion, *, growing: bool = False) -> None:
-    """Draw one step of an opened trace."""
+    Args:
+        growing: the trace is still being written.
+        follow: show the newest step, whatever the address says.
+    """
     selection = address.selection()
-    step, notices = _step(timeline)
+    step, notices = (timeline.steps[-1], []) if follow and timeline.steps else _step(name, timeline)
     if timeline.trace.truncated and not growing:
         notices.append(notice(timeline.trace.truncated))
     header = masthead(
@@ -64,17 +58,18 @@ def draw(name: str, timeline: Timeline, version: FileVersion, *, growing: bool =
         view = timeline.step(step)
         parts |= {"spine": spine(timeline.series), "stage": stage(view, _with_request(selection, view))}
     steps = timeline.steps or [0]
-    board(parts, first=steps[0], last=steps[-1], step=step or 0, growing=growing, on_act=on_act)
+    board(parts, first=steps[0], last=steps[-1], step=step or 0, growing=growing, on_act=address.follow)
 
 
-def _step(timeline: Timeline) -> tuple[int | None, list[Html]]:
+def _step(name: str, timeline: Timeline) -> tuple[int | None, list[Html]]:
     """The step to draw, and what has to be said about it."""
     if not timeline.steps:
         return None, [notice("This trace holds no step yet.")]
     wanted = address.step_number()
     first, last = timeline.steps[0], timeline.steps[-1]
     if wanted is None:
-        return first, []
+        shipped = gallery.situation(name)
+        return (shipped.step if shipped else first), []
     if isinstance(wanted, int) and first <= wanted <= last:
         return wanted, []
     nearest = max(first, min(last, wanted)) if isinstance(wanted, int) else first

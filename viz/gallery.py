@@ -1,0 +1,64 @@
+"""The gallery: situations worth seeing, each a trace that comes with Orrery. `traces/make.py` records them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from viz.figures.parts import View
+
+
+class Situation(NamedTuple):
+    """One trace, and where to look in it."""
+
+    name: str
+    title: str
+    words: str
+    step: int
+    view: View = "all"
+
+
+GALLERY = (
+    Situation(
+        "first-token",
+        "The first token",
+        "One prompt, one request. Its prompt is computed in one step, and the first word comes out of it.",
+        step=1,
+    ),
+    Situation(
+        "mixed-batch",
+        "Prefill and decode in one step",
+        "New prompts are computed in the same steps in which older requests get their next word.",
+        step=4,
+    ),
+    Situation(
+        "prefix-hit",
+        "A prefix hit",
+        "A new request begins like an older one: it shares the older one's blocks instead of computing them again.",
+        step=12,
+    ),
+    Situation(
+        "chunked-prefill",
+        "A long prompt in chunks",
+        "A long prompt does not hold up the others: each step takes a chunk of it, next to everyone's next word.",
+        step=6,
+    ),
+    Situation(
+        "eviction",
+        "A cached block is given away",
+        "The pool is small: blocks whose content could still be found are handed out, oldest first, and lose it.",
+        step=20,
+    ),
+    Situation(
+        "preemption",
+        "A request loses its blocks",
+        "No block is free, so the request that came last gives all of its back, and is computed again later.",
+        step=20,
+    ),
+)
+
+DEFAULT = "prefix-hit"
+
+
+def situation(name: str) -> Situation | None:
+    """The situation of that name."""
+    return next((each for each in GALLERY if each.name == name), None)

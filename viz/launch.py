@@ -1,0 +1,33 @@
+"""`orrery app`: the Streamlit app, started as a person would start it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_APP = Path(__file__).parent / "app.py"
+
+
+def app(
+    trace: Annotated[Path | None, typer.Argument(help="A trace to open, .jsonl or .jsonl.zst.")] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the page.")] = 8501,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+) -> None:
+    """Open the app in a browser."""
+    from engine.trace.file import read_trace
+
+    command = [sys.executable, "-m", "streamlit", "run", str(_APP), "--server.port", str(port)]
+    # It runs on a person's own machine: nobody else on the network is to read its files.
+    command += ["--server.address", "localhost", "--server.headless", "false" if browser else "true"]
+    if trace is not None:
+        read_trace(trace)  # what is wrong with it is said here rather than on the page
+        command += ["--", str(trace.resolve())]
+    try:
+        code = subprocess.call(command)
+    except KeyboardInterrupt:
+        code = 0
+    raise typer.Exit(code)
