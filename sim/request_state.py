@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.core.messages import RequestStatus
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import GrammarSpec, SamplingParams
 
 
 @dataclass(slots=True)
@@ -20,12 +20,15 @@ class RequestState:
     eos_token_ids: tuple[int, ...]
     priority: int
     cache_salt: str | None
+    grammar: GrammarSpec | None
     arrival_step: int
     block_ids: list[list[int]]
     """The block table, one per KV cache group; block 0 stands where a sliding window has moved on."""
     output_token_ids: list[int] = field(default_factory=list)
     block_hashes: list[str] = field(default_factory=list)
     """Hex hashes of the full blocks of its prompt, once its prefix has been looked up."""
+    draft_token_ids: list[int] = field(default_factory=list)
+    """Tokens proposed for its next step, which will verify them."""
     num_computed_tokens: int = 0
     """Tokens whose KV is in the cache, or is being written by a step in flight."""
     num_cached_tokens: int = 0
@@ -36,6 +39,8 @@ class RequestState:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     abort_cause: str | None = None
+    failure: str | None = None
+    """Why its grammar could not be compiled, or why the forward pass that ended it failed."""
     first_scheduled_step: int | None = None
     first_token_step: int | None = None
     finish_step: int | None = None
@@ -81,10 +86,12 @@ class RequestState:
             self.eos_token_ids,
             self.priority,
             self.cache_salt,
+            self.grammar,
             self.arrival_step,
             [table.copy() for table in self.block_ids],
             self.output_token_ids.copy(),
             self.block_hashes,
+            self.draft_token_ids,
             self.num_computed_tokens,
             self.num_cached_tokens,
             self.num_preemptions,
@@ -93,6 +100,7 @@ class RequestState:
             self.finish_reason,
             self.stop_reason,
             self.abort_cause,
+            self.failure,
             self.first_scheduled_step,
             self.first_token_step,
             self.finish_step,

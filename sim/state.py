@@ -58,6 +58,8 @@ class State:
     """The plan of the newest step."""
     in_flight: dict[int, PlanState] = field(default_factory=dict)
     """Plans by step whose forward pass has not been answered yet."""
+    proposed: dict[int, list[int]] = field(default_factory=dict)
+    """Draft tokens by serial that came back with the newest output and have not been taken in yet."""
     pieces: dict[int, bytes] = field(default_factory=dict)
     """Bytes per token id. Shared between copies: they are facts about the tokenizer, not about a moment."""
     step: int = 0
@@ -86,6 +88,7 @@ class State:
             waiting=self.waiting.copy(),
             plan=self.plan and self.plan.copy(),
             in_flight=self.in_flight.copy(),
+            proposed=self.proposed.copy(),
             pieces=self.pieces,
             step=self.step,
             seq=self.seq,
@@ -168,6 +171,7 @@ class State:
             eos_token_ids=event.eos_token_ids,
             priority=event.priority,
             cache_salt=event.cache_salt,
+            grammar=event.grammar,
             arrival_step=event.step,
             block_ids=[[] for _ in range(self.num_groups)],
         )
@@ -190,6 +194,8 @@ class State:
             self._leave(self.waiting, "waiting", event.request)
             self.running.append(event.request)
         elif request.status is RequestStatus.PREEMPTED:
+            if old is not RequestStatus.RUNNING:
+                raise ValueError(f"{request.name} is preempted, but it was {old.value}")
             self._enqueue(event.request, preempted=True)
         elif request.finished and old is not RequestStatus.RUNNING:
             self._leave(self.waiting, "waiting", event.request)
@@ -239,6 +245,8 @@ class State:
 
     def _schedule_request(self, event: ev.ScheduleRequest) -> None:
         request, plan = self._living(event.request), self._planning()
+        if request.status is not RequestStatus.RUNNING:
+            raise ValueError(f"{request.name} gets tokens, but it is {request.status.value}")
         plan.rows[event.request] = event
         plan.budget_left = event.budget_left
         if event.admission == "new":
@@ -259,18 +267,33 @@ class State:
         plan.preempted.append(event.victim)
         request.num_preemptions += 1
         request.num_computed_tokens = 0
+        request.draft_token_ids = []
 
     def _step_scheduled(self, event: ev.StepScheduled) -> None:
         plan = self._planning()
         for serial, num_tokens in zip(event.requests, event.num_scheduled_tokens, strict=True):
-            self._living(serial).num_computed_tokens += num_tokens
+            request = self._living(serial)
+            request.num_computed_tokens += num_tokens
+            request.draft_token_ids = []
         plan.budget_left, plan.released, plan.complete = event.budget_left, event.released, True
         if event.requests:
             self.in_flight[event.step] = plan
 
-    def _step_answered(self, event: ev.StepOutput | ev.ExecutorFailed) -> None:
-        if self.in_flight.pop(event.step, None) is None:
-            raise ValueError(f"step {event.step} is not in flight")
+    def _step_output(self, event: ev.StepOutput) -> None:
+        self._land(event.step)
+        drafts = event.draft_token_ids or [[] for _ in event.requests]
+        self.proposed = dict(zip(event.requests, drafts, strict=True))
+
+    def _executor_failed(self, event: ev.ExecutorFailed) -> None:
+        for serial in self._land(event.step).rows:
+            if not self.request(serial).ended:
+                self.request(serial).failure = event.why
+
+    def _land(self, step: int) -> PlanState:
+        plan = self.in_flight.pop(step, None)
+        if plan is None:
+            raise ValueError(f"step {step} is not in flight")
+        return plan
 
     def _update_request(self, event: ev.UpdateRequest) -> None:
         if event.dropped is not None:
@@ -280,6 +303,13 @@ class State:
             request.first_token_step = event.step
         request.output_token_ids.extend(event.appended)
         request.num_computed_tokens = event.num_computed_tokens
+        if request.status is RequestStatus.RUNNING:
+            request.draft_token_ids = self.proposed.pop(event.request, [])
+
+    # --- grammar ----------------------------------------------------------------------------------------------
+
+    def _grammar_failed(self, event: ev.GrammarFailed) -> None:
+        self._living(event.request).failure = event.why
 
     # --- KV cache ---------------------------------------------------------------------------------------------
 
@@ -352,9 +382,10 @@ _FOLDS: dict[type[ev.Event], Callable[[State, Any], None]] = {
     ev.ScheduleSkipped: State._schedule_skipped,
     ev.SchedulePreempted: State._schedule_preempted,
     ev.StepScheduled: State._step_scheduled,
-    ev.StepOutput: State._step_answered,
-    ev.ExecutorFailed: State._step_answered,
+    ev.StepOutput: State._step_output,
+    ev.ExecutorFailed: State._executor_failed,
     ev.UpdateRequest: State._update_request,
+    ev.GrammarFailed: State._grammar_failed,
     ev.KVLookup: State._kv_lookup,
     ev.KVAllocated: State._kv_allocated,
     ev.KVTouched: State._kv_touched,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import NamedTuple
 
 from engine.trace import events as ev
-from sim.invariants.invariant import Invariant, Sentences, before
-from sim.plan import PlanState
+from sim.invariants.invariant import Invariant, Sentences, after, before
 from sim.state import State
 
 
@@ -16,34 +15,61 @@ class SuperSequence(Invariant):
     name = "super-sequence"
     statement = "The forward pass runs the planned tokens at their positions, into the slots of their block tables."
 
+    def __init__(self, header: ev.Header) -> None:
+        super().__init__(header)
+        self._watches = header.level in ("forward", "full")
+        self._plans: dict[int, dict[int, _Row]] = {}
+
+    @after(ev.StepScheduled)
+    def planned(self, state: State, event: ev.StepScheduled) -> Sentences:
+        # Kept from the moment of the plan: by the time the tensors are told of, an abort may have freed the blocks.
+        if self._watches and state.plan is not None:
+            self._plans[event.step] = {
+                serial: _Row(
+                    first=row.num_computed_tokens,
+                    past=row.num_computed_tokens + row.num_scheduled_tokens,
+                    token_ids=[*state.requests[serial].token_ids, *row.draft_token_ids],
+                    table=state.requests[serial].block_ids[0].copy(),
+                )
+                for serial, row in state.plan.rows.items()
+            }
+        yield from ()
+
     @before(ev.ForwardInputs)
-    def rows(self, state: State, event: ev.ForwardInputs) -> Sentences:
-        plan = state.in_flight.get(event.step)
-        if plan is None or sorted(event.requests) != sorted(plan.rows):
-            yield f"the forward pass runs {event.requests}, the plan was for {list(plan.rows) if plan else []}"
+    def built(self, state: State, event: ev.ForwardInputs) -> Sentences:
+        rows = self._plans.pop(event.step, {})
+        if sorted(event.requests) != sorted(rows):
+            yield f"the forward pass runs {event.requests}, the plan was for {list(rows)}"
             return
         if event.query_start_loc[-1] != len(event.input_ids):
             yield f"query_start_loc ends at {event.query_start_loc[-1]}, there are {len(event.input_ids)} tokens"
         for index, serial in enumerate(event.requests):
-            yield from self._row(state, plan, event, index, serial)
+            yield from self._row(f"r{serial}", rows[serial], event, index)
 
-    def _row(self, state: State, plan: PlanState, event: ev.ForwardInputs, index: int, serial: int) -> Sentences:
-        row, request = plan.rows[serial], state.requests[serial]
+    def _row(self, name: str, row: _Row, event: ev.ForwardInputs, index: int) -> Sentences:
         start, end = event.query_start_loc[index : index + 2]
-        first, past = row.num_computed_tokens, row.num_computed_tokens + row.num_scheduled_tokens
-        if event.positions[start:end] != list(range(first, past)):
-            yield f"{request.name} runs positions {event.positions[start:end]}, planned were {first} to {past - 1}"
-            return
-        if event.seq_lens[index] != past:
-            yield f"{request.name} attends to {event.seq_lens[index]} tokens, it has {past}"
-        token_ids = request.token_ids[first:past]
+        size = self.header.kv_cache.block_size
+        token_ids, positions = row.token_ids[row.first : row.past], list(range(row.first, row.past))
+        if event.positions[start:end] != positions:
+            yield f"{name} runs positions {event.positions[start:end]}, planned were {row.first} to {row.past - 1}"
+        if event.seq_lens[index] != row.past:
+            yield f"{name} attends to {event.seq_lens[index]} tokens, it has {row.past}"
         if event.input_ids[start:end] != token_ids:
-            yield f"the tokens of {request.name} are {token_ids}, run were {event.input_ids[start:end]}"
-        table = request.block_ids[0]
-        if event.block_tables[index] != table:
-            yield f"the block table of {request.name} is {table}, run was {event.block_tables[index]}"
-        if event.slot_mapping[start:end] != list(_slots(table, state.block_size, first, past)):
-            yield f"the KV of {request.name} goes to slots {event.slot_mapping[start:end]}, not to its own"
+            yield f"the tokens of {name} are {token_ids}, run were {event.input_ids[start:end]}"
+        if event.block_tables[index] != row.table:
+            yield f"the block table of {name} is {row.table}, run was {event.block_tables[index]}"
+        slots = [row.table[position // size] * size + position % size for position in positions]
+        if event.slot_mapping[start:end] != slots:
+            yield f"the KV of {name} belongs into slots {slots}, it went to {event.slot_mapping[start:end]}"
+
+
+class _Row(NamedTuple):
+    """A planned row, as it was when the plan was complete."""
+
+    first: int
+    past: int
+    token_ids: list[int]
+    table: list[int]
 
 
 class SampledTokens(Invariant):
@@ -67,11 +93,6 @@ class SampledTokens(Invariant):
         for serial, token_id in self._sampled.pop(event.step, {}).items():
             if returned.get(serial, [])[-1:] != [token_id]:
                 yield f"token {token_id} was sampled for r{serial}, {returned.get(serial)} came back"
-
-
-def _slots(table: list[int], block_size: int, first: int, past: int) -> Iterator[int]:
-    for position in range(first, past):
-        yield table[position // block_size] * block_size + position % block_size
 
 
 FORWARD_INVARIANTS: tuple[type[Invariant], ...] = (SuperSequence, SampledTokens)

@@ -188,6 +188,8 @@ class StopConditions(Invariant):
     @before(ev.RequestStatusChanged)
     def ends(self, state: State, event: ev.RequestStatusChanged) -> Sentences:
         status, due = RequestStatus(event.new), self._due.pop(event.request, None)
+        if state.requests[event.request].grammar is not None and due is None:
+            return  # it may end with its grammar
         if status in (_S.FINISHED_STOPPED, _S.FINISHED_LENGTH_CAPPED) and due != status.value:
             yield f"r{event.request} ends as {status.value}, its tokens say {due or 'that it goes on'}"
 

@@ -77,9 +77,10 @@ class TokensGiven(Invariant):
     @before(ev.ScheduleRequest)
     def given(self, state: State, event: ev.ScheduleRequest) -> Sentences:
         name, given, wanted = f"r{event.request}", event.num_scheduled_tokens, event.num_wanted_tokens
-        missing = state.requests[event.request].num_tokens - event.num_computed_tokens
+        request = state.requests[event.request]
+        missing = request.num_tokens + len(request.draft_token_ids) - event.num_computed_tokens
         if wanted != missing:
-            yield f"{name} is said to want {wanted} tokens, {missing} of its tokens are not computed"
+            yield f"{name} is said to want {wanted} tokens, {missing} of its tokens and drafts are not computed"
         if given < 1:
             yield f"{name} got {given} tokens"
         if given > wanted or (given < wanted) != (event.truncated_by is not None):
@@ -115,7 +116,10 @@ class ComputedTokens(Invariant):
 
     @before(ev.UpdateRequest)
     def stands(self, state: State, event: ev.UpdateRequest) -> Sentences:
-        computed = state.requests[event.request].num_computed_tokens
+        request = state.requests[event.request]
+        computed = request.num_computed_tokens
+        if request.status is RequestStatus.RUNNING:
+            computed -= event.num_rejected
         if event.dropped is None and event.num_computed_tokens != computed:
             yield f"r{event.request} is said to stand at {event.num_computed_tokens} computed tokens, it is {computed}"
 
