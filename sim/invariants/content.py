@@ -89,6 +89,8 @@ class PrefixHits(Invariant):
         super().__init__(header)
         self._chains = _HashChains(header)
         self._found: dict[int, ev.KVLookup] = {}
+        speculative = header.config.speculative
+        self._dropped = int(speculative is not None and speculative.drops_last_hit_block)
 
     @before(ev.KVLookup)
     def own_hashes(self, state: State, event: ev.KVLookup) -> Sentences:
@@ -108,7 +110,7 @@ class PrefixHits(Invariant):
 
     @before(ev.KVLookup)
     def longest(self, state: State, event: ev.KVLookup) -> Sentences:
-        request, num_hits = state.requests[event.request], len(event.block_ids[0])
+        request, num_hits = state.requests[event.request], len(event.block_ids[0]) + self._dropped
         chain = self._chains.of(request)
         could = (num_hits + 1) * state.block_size < request.num_tokens
         if could and len(event.block_ids) == 1 and str(chain[num_hits]) in state.pool.cached_block_hash_to_block:

@@ -83,6 +83,8 @@ def test_real_traces_keep_every_invariant(trace: Trace) -> None:
         {"enable_prefix_caching": False},
         {"prefix_caching_hash_algo": "builtin"},
         {"num_blocks": 18},
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+        {"speculative_config": {"method": "eagle", "num_speculative_tokens": 2}, "policy": "priority"},
     ],
     ids=str,
 )

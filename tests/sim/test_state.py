@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.core.engine_core import EngineCore
 from engine.trace import events as ev
 from engine.trace.file import Trace
 from sim.state import State, StateError
-from tests.core.driver import MAX_MODEL_LEN, Crowd, header, record_crowd, request, run_step
+from tests.core.driver import Crowd, core_of, header, record_crowd, request, run_step
 
 SMALL = {"max_num_batched_tokens": 16, "max_num_seqs": 6, "long_prefill_token_threshold": 5}
 
@@ -26,7 +25,7 @@ class Shadow:
         self.comparisons = 0
         self.preemptions = 0
         self.state = State.initial(head)
-        self.core = EngineCore(head.config, head.kv_cache, MAX_MODEL_LEN, self)
+        self.core = core_of(head, self)
 
     def emit(self, event: ev.Event) -> None:
         if isinstance(event, (ev.ScheduleCalled, ev.StepOutput, ev.ExecutorFailed)):
@@ -48,6 +47,7 @@ class Shadow:
         for live in (*scheduler.running, *scheduler.waiting.first(1000)):
             told = state.requests[live.serial]
             assert told.token_ids == live.token_ids
+            assert told.draft_token_ids == live.spec_token_ids
             assert told.num_computed_tokens == live.num_computed_tokens
             assert told.status is live.status
             assert told.num_preemptions == live.num_preemptions
@@ -62,6 +62,8 @@ class Shadow:
         {"policy": "priority"},
         {"enable_prefix_caching": False},
         {"num_blocks": 18},
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+        {"speculative_config": {"method": "eagle", "num_speculative_tokens": 2}, "policy": "priority"},
         {"num_blocks": 10, "block_size": 8},
     ],
     ids=str,
@@ -69,7 +71,7 @@ class Shadow:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_state_is_the_state_of_the_core(seed: int, engine_args: dict[str, Any]) -> None:
     shadow = Shadow(header(**SMALL, **engine_args))
-    Crowd(seed).drive(shadow.core)
+    Crowd(seed, num_drafts=3 if "speculative_config" in engine_args else 0).drive(shadow.core)
     shadow.compare()
     assert shadow.comparisons > 60
     assert shadow.preemptions > 0
