@@ -34,25 +34,25 @@ GALLERY = (
         "prefix-hit",
         "A prefix hit",
         "A new request begins like an older one: it shares the older one's blocks instead of computing them again.",
-        step=12,
+        step=10,
     ),
     Situation(
         "chunked-prefill",
         "A long prompt in chunks",
         "A long prompt does not hold up the others: each step takes a chunk of it, next to everyone's next word.",
-        step=6,
+        step=5,
     ),
     Situation(
         "eviction",
         "A cached block is given away",
         "The pool is small: blocks whose content could still be found are handed out, oldest first, and lose it.",
-        step=20,
+        step=17,
     ),
     Situation(
         "preemption",
         "A request loses its blocks",
         "No block is free, so the request that came last gives all of its back, and is computed again later.",
-        step=20,
+        step=21,
     ),
 )
 

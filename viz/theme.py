@@ -17,6 +17,7 @@ _PATTERNS = (
     "radial-gradient(var(--hatch) 1.2px, transparent 1.6px) 0 0 / 6px 6px",
 )
 
+_HATCH = "color-mix(in srgb, var(--on-q) 38%, transparent)"
 _WHITE, _BLACK = "#FFFFFF", "#14171C"
 
 
@@ -35,7 +36,7 @@ def request_css() -> str:
     """The rules behind `request_class` and `request_colour`."""
     rules = [":host { " + " ".join(f"--q{i}: {colour};" for i, colour in enumerate(REQUEST_COLOURS)) + " }"]
     for i, colour in enumerate(REQUEST_COLOURS):
-        rules.append(f".q{i} {{ --q: var(--q{i}); --on-q: {_ink_on(colour)}; --pattern: none; }}")
+        rules.append(f".q{i} {{ --q: var(--q{i}); --on-q: {_ink_on(colour)}; --hatch: {_HATCH}; --pattern: none; }}")
     for i, pattern in enumerate(_PATTERNS[1:], 1):
         rules.append(f".again{i} {{ --pattern: {pattern}; }}")
     return "\n".join(rules)

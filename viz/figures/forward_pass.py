@@ -13,7 +13,7 @@ from viz.figures.html import Html, el, join
 from viz.figures.parts import Selection, chip, count, empty, label, panel
 from viz.theme import request_class
 
-_COLUMNS, _COLUMNS_ALONE = 28, 360
+_COLUMNS, _COLUMNS_ALONE = 20, 360
 _BLOCKS, _BLOCKS_ALONE = 8, 64
 #: Slots are drawn one by one up to this block size.
 _MOST_SLOTS = 64

@@ -1,0 +1,1 @@
+"""Traces that come with Orrery, and the script that records them."""
