@@ -1,0 +1,156 @@
+"""The reasons: right in what they count, in the order of the decisions, with a place in the code that exists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.core.engine_core import EngineCore
+from engine.core.messages import ForwardFailure
+from engine.trace.file import read_trace
+from engine.trace.recorder import Recorder
+from sim.timeline import StepView, Timeline
+from tests.core.driver import core_of, header, record_crowd, request, run_step
+from viz.explain import PLACES, Reason, explain
+from viz.source import ROOT, Place
+
+
+class Run:
+    """A core whose steps are explained when it is done."""
+
+    def __init__(self, path: Path, **engine_args: Any) -> None:
+        self.path = path
+        self.recorder = Recorder.to_file(path, header(**engine_args))
+        self.core: EngineCore = core_of(header(**engine_args), self.recorder)
+
+    def add(self, name: str, num_tokens: int, first: int = 10, **params: Any) -> None:
+        prompt = list(range(first, first + num_tokens))
+        self.core.add(request(name, prompt, **{"max_tokens": 8, "ignore_eos": True, **params}))
+
+    def step(self, number: int) -> StepView:
+        self.recorder.flush()
+        return Timeline(read_trace(self.path)).step(number)
+
+    def said(self, number: int, *, details: bool = False) -> list[str]:
+        return [f"{r.name} {r.sentence}".strip() for r in explain(self.step(number)) if details or not r.detail]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.jsonl"
+
+
+def test_a_prompt_cut_by_what_the_decodes_left(path: Path) -> None:
+    run = Run(path, max_num_batched_tokens=12)
+    run.add("a", 4)
+    run.add("b", 5, first=30)
+    run_step(run.core)
+    run.add("c", 14, first=50)
+    run.add("d", 3, first=70)
+    run_step(run.core)
+    run_step(run.core)
+    assert run.said(1) == ["r0 4 tokens: its whole prompt", "r1 5 tokens: its whole prompt"]
+    assert run.said(2) == [
+        "r0 1 token: it is decoding",
+        "r1 1 token: it is decoding",
+        "r2 10 of 14 tokens: the budget of 12 had 10 left after the decodes",
+        "r3 stays in waiting: no budget is left in this step",
+    ]
+    assert run.said(3)[2:] == ["r2 4 tokens: the rest of its prompt", "r3 3 tokens: its whole prompt"]
+
+
+def test_a_prompt_longer_than_the_budget_or_the_threshold(path: Path) -> None:
+    run = Run(path, max_num_batched_tokens=12)
+    run.add("a", 20)
+    run_step(run.core)
+    assert run.said(1) == ["r0 12 of 20 tokens: the budget is 12"]
+
+
+def test_a_prompt_longer_than_the_threshold(path: Path) -> None:
+    run = Run(path, long_prefill_token_threshold=6)
+    run.add("a", 20)
+    run_step(run.core)
+    assert run.said(1) == ["r0 6 of 20 tokens: long_prefill_token_threshold is 6"]
+
+
+def test_shared_blocks_and_a_whole_prompt_that_is_cached(path: Path) -> None:
+    run = Run(path)
+    run.add("a", 8)
+    run_step(run.core)
+    run.add("b", 8)
+    run_step(run.core)
+    said = run.said(2, details=True)
+    assert "r1 finds 4 of its 8 tokens in the cache; one token at least is always computed" in said
+    assert "r1 1 block shared: its hash was in cached_block_hash_to_block" in said
+    assert "r1 4 tokens: the rest of its prompt, 4 were cached" in said
+
+
+def test_seats_and_blocks_that_are_missing(path: Path) -> None:
+    run = Run(path, num_blocks=17, max_num_seqs=2)
+    run.add("a", 40, max_tokens=2)
+    run.add("b", 30, first=60)
+    run.add("c", 3)
+    run_step(run.core)
+    run_step(run.core)
+    assert run.said(1)[-1] == "r1 stays in waiting: needs 8 blocks, 6 free, with 1 more behind it"
+    assert "r0 ends: it has its 2 tokens, max_tokens" in run.said(2)
+    run_step(run.core)
+    run.add("d", 3)
+    run_step(run.core)
+    assert run.said(4)[-1] == "r3 stays in waiting: 2 requests run already, as many as max_num_seqs allows"
+
+
+def test_victims(path: Path) -> None:
+    run = Run(path, num_blocks=17, enable_prefix_caching=False)
+    run.add("a", 32, max_tokens=20)
+    run.add("b", 31, first=60, max_tokens=20)
+    for _ in range(4):
+        run_step(run.core)
+    said = run.said(2) + run.said(3)
+    assert "r1 preempted so that r0 gets 1 block (0 free): the last of the running queue gives way (fcfs)" in said
+    assert "r1 stays in waiting: a step that preempts admits nobody" in said
+
+
+def test_ends_and_failures(path: Path) -> None:
+    run = Run(path)
+    run.add("a", 4, stop_token_ids=(9,), ignore_eos=True)
+    run.add("b", 4, first=40)
+    run_step(run.core, token=9)
+    run.core.abort(["b"], "client")
+    run.add("c", 4, first=60)
+    plan = run.core.schedule()
+    run.core.update(plan.step, ForwardFailure(step=plan.step, why="out of memory"))
+    assert "r0 ends: it sampled its stop token 9" in run.said(1)
+    assert "r1 aborted: client" in run.said(1)
+    assert "the forward pass failed, and its requests end: out of memory" in run.said(2)
+    assert "r2 ends with an error: out of memory" in run.said(2)
+
+
+def test_every_decision_of_a_crowd_has_a_reason_in_order(path: Path) -> None:
+    timeline = Timeline(record_crowd(path, seed=1, num_requests=60))
+    told: list[Reason] = []
+    for number in timeline.steps:
+        reasons = explain(timeline.step(number))
+        assert [reason.seq for reason in reasons] == sorted(reason.seq for reason in reasons)
+        told += reasons
+    assert {reason.event_type for reason in told} >= {
+        "schedule.request", "schedule.skipped", "schedule.preempted", "kv.lookup", "kv.touched", "kv.allocated",
+        "kv.cached", "kv.uncached", "kv.freed", "update.request", "executor.failed", "request.finished",
+    }  # fmt: skip
+    for reason in told:
+        assert reason.sentence == reason.sentence.strip(" .:;")
+        assert "None" not in reason.sentence
+
+
+@pytest.mark.parametrize("rule", PLACES)
+def test_every_rule_points_at_the_code_that_decides_it(rule: str) -> None:
+    place = PLACES[rule]
+    line = (ROOT / place.path).read_text().splitlines()[place.line - 1]
+    assert f"def {place.symbol.split('.')[-1]}(" in line
+
+
+def test_a_place_that_is_gone_is_named() -> None:
+    with pytest.raises(LookupError, match=r"defines no Scheduler\.guess"):
+        _ = Place("engine/core/scheduler/scheduler.py", "Scheduler.guess").line
