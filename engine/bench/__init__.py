@@ -1,0 +1,5 @@
+"""Benchmarks: how fast the engine is on this machine, beside Hugging Face `generate` in the same run.
+
+`throughput.py` tokens per second of a batch · `control_plane.py` microseconds of a scheduling step · `python -m
+engine.bench` both, as a table. What is compared is interleaved, and medians are printed: machines are noisy.
+"""
