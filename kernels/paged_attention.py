@@ -90,7 +90,7 @@ def plan_attention(
     """Lay out one step.
 
     Args:
-        block_tables: [num_requests, max_blocks] integers on the CPU; what lies behind a request's last block is ignored.
+        block_tables: [num_requests, max_blocks] integers on the CPU; what follows a request's last block is ignored.
         query_start_loc: [num_requests + 1] integers on the CPU.
         seq_lens: [num_requests] integers on the CPU: keys of each request, this step's tokens included.
         dtype: dtype of the queries.

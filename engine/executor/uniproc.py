@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts
-from engine.core.messages import ModelRunnerOutput, SchedulerOutput
+from engine.core.messages import GrammarBitmask, ModelRunnerOutput, SchedulerOutput
 from engine.errors import ForwardError
 from engine.models.store import resolve_model
 from engine.trace.recorder import Recorder
@@ -52,7 +52,7 @@ class UniProcExecutor:
         except Exception as error:  # noqa: BLE001 - kept, and raised by sample_tokens
             self._failure = error
 
-    def sample_tokens(self, grammar_bitmask: None) -> ModelRunnerOutput:
+    def sample_tokens(self, grammar_bitmask: GrammarBitmask | None) -> ModelRunnerOutput:
         """Sample from the logits of the step that ran last.
 
         Raises:

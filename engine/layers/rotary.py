@@ -11,7 +11,7 @@ from engine.models.architecture import LinearScaling, Llama3Scaling, RopeScaling
 
 
 def inverse_frequencies(head_size: int, theta: float, scaling: RopeScaling | None) -> Tensor:
-    """Radians by which each plane turns per position: theta ** (-2i / head_size), then scaled. [head_size / 2] float32."""
+    """Radians per position of each plane i, theta ** (-2i / head_size) before scaling: [head_size / 2] float32."""
     exponents = torch.arange(0, head_size, 2, dtype=torch.int64).float() / head_size
     frequencies = 1.0 / (theta**exponents)
     match scaling:

@@ -146,7 +146,7 @@ def _rope_scaling(config: dict[str, Any]) -> RopeScaling | None:
         return None
     if rope_type not in SUPPORTED_ROPE_TYPES:
         raise ModelError(f"rope type {rope_type!r} is not supported; supported are {', '.join(SUPPORTED_ROPE_TYPES)}.")
-    scaling: RopeScaling = msgspec.convert(rope, RopeScaling)  # type: ignore[call-overload]
+    scaling: RopeScaling = msgspec.convert(rope, RopeScaling)
     return scaling
 
 

@@ -12,6 +12,7 @@ where the KV cache is read and written.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -53,7 +54,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self, hidden: Tensor, residual: Tensor | None, cos: Tensor, sin: Tensor, metadata: AttentionMetadata
     ) -> tuple[Tensor, Tensor]:
-        """(output of the layer before, residual stream) → the same for the next layer, each [num_tokens, hidden_size]."""
+        """Output of the layer before and residual stream, both [num_tokens, hidden_size] → the same for the next."""
         if residual is None:
             hidden, residual = self.input_layernorm(hidden), hidden
         else:
@@ -91,6 +92,8 @@ class Decoder(nn.Module):
                 architecture.head_size, architecture.rope_theta, architecture.rope_scaling
             )
             cos, sin = cos_sin_table(frequencies, num_positions, dtype)
+        self.cos: Tensor
+        self.sin: Tensor
         self.register_buffer("cos", cos.to(self.embed_tokens.device), persistent=False)
         self.register_buffer("sin", sin.to(self.embed_tokens.device), persistent=False)
 
@@ -105,10 +108,12 @@ class Decoder(nn.Module):
         Returns:
             Hidden states after the last norm, [num_tokens, hidden_size].
         """
-        cos, sin = self.cos[positions], self.sin[positions]
-        hidden, residual = F.embedding(input_ids, self.embed_tokens), None
-        for layer in self.layers:
+        cos, sin = self.cos.index_select(0, positions), self.sin.index_select(0, positions)
+        hidden = F.embedding(input_ids, self.embed_tokens)
+        residual: Tensor | None = None
+        for layer in self._layers():
             hidden, residual = layer(hidden, residual, cos, sin, metadata)
+        assert residual is not None  # there is at least one layer
         return self.norm.add(hidden, residual)[0]
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
@@ -117,15 +122,14 @@ class Decoder(nn.Module):
 
     def attentions(self) -> Iterator[Attention]:
         """The attention of every layer, first to last."""
-        for layer in self.layers:
-            yield layer.self_attn
+        return (layer.self_attn for layer in self._layers())
 
     def checkpoint_tensors(self) -> dict[str, Tensor]:
         """Every tensor of a checkpoint by its Hugging Face name, as a view of the parameter that it fills."""
         tensors = {"model.embed_tokens.weight": self.embed_tokens.data, "model.norm.weight": self.norm.weight.data}
         if not self.architecture.tie_word_embeddings:
             tensors["lm_head.weight"] = self.lm_head.data
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self._layers()):
             attention, mlp = layer.self_attn, layer.mlp
             parts = {
                 "input_layernorm.weight": layer.input_layernorm.weight.data,
@@ -144,3 +148,6 @@ class Decoder(nn.Module):
     def num_parameters(self) -> int:
         """Number of weights, a tied output head counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+    def _layers(self) -> list[DecoderLayer]:
+        return cast(list[DecoderLayer], list(self.layers))

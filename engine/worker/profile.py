@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
-import torch
 
 from engine.config import SchedulerConfig
 from engine.core.messages import NewRequestData, ScheduledRow, SchedulerOutput
@@ -16,7 +17,9 @@ from engine.worker.model_runner import ModelRunner
 
 #: A whole step of a real model takes a CPU seconds. What it allocates grows in proportion to its tokens, so a part of
 #: one is measured and scaled up.
-CPU_PROFILE_TOKENS = 256
+CPU_PROFILE_TOKENS = 128
+#: A first, smaller pass lets libraries allocate the buffers that they keep: these do not grow with the tokens.
+WARM_UP_TOKENS = 16
 
 
 def profile_activations(decoder: Decoder, limits: SchedulerConfig, max_model_len: int, shape: CacheShape) -> int:
@@ -28,32 +31,18 @@ def profile_activations(decoder: Decoder, limits: SchedulerConfig, max_model_len
     budget = limits.max_num_batched_tokens
     num_tokens = min(budget, CPU_PROFILE_TOKENS) if device.type == "cpu" else budget
     num_seqs = max(1, min(num_tokens, limits.max_num_seqs * num_tokens // budget))
-    lengths = _share_out(num_tokens, num_seqs, max_model_len)
 
-    batch = InputBatch(len(lengths), max(lengths), shape.block_size, decoder.architecture.vocab_size)
-    runner = ModelRunner(decoder, batch)
-    plan, num_blocks = _dummy_step(lengths, shape.block_size)
-    bind_kv_cache(decoder, shape, num_blocks)
-
-    def step() -> None:
-        runner.execute_model(plan)
-        runner.sample_tokens()
-
+    _dummy_step(decoder, _share_out(min(num_tokens, WARM_UP_TOKENS), 1, max_model_len), shape)()
+    step = _dummy_step(decoder, _share_out(num_tokens, num_seqs, max_model_len), shape)
     return peak_bytes(step, device) * budget // num_tokens
 
 
-def _share_out(num_tokens: int, num_seqs: int, max_model_len: int) -> list[int]:
-    """Lengths of requests: as many as will be sampled, more only if these cannot hold the tokens."""
-    num_seqs = max(num_seqs, -(-num_tokens // max_model_len))
-    return [len(part) for part in np.array_split(np.arange(num_tokens), num_seqs)]
-
-
-def _dummy_step(lengths: list[int], block_size: int) -> tuple[SchedulerOutput, int]:
-    """A step in which every request is new and sampled at random, and the blocks that its cache needs."""
+def _dummy_step(decoder: Decoder, lengths: list[int], shape: CacheShape) -> Callable[[], None]:
+    """A step in which every request is new and sampled at random, over a KV cache just large enough."""
     params = SamplingParams(temperature=1.0, top_p=0.9, top_k=50, seed=0)
     rows, next_block = [], 1
     for serial, length in enumerate(lengths):
-        num_blocks = -(-length // block_size)
+        num_blocks = -(-length // shape.block_size)
         rows.append(
             ScheduledRow(
                 serial=serial,
@@ -65,4 +54,18 @@ def _dummy_step(lengths: list[int], block_size: int) -> tuple[SchedulerOutput, i
             )
         )
         next_block += num_blocks
-    return SchedulerOutput(step=0, rows=rows, released=[]), next_block
+    bind_kv_cache(decoder, shape, next_block)
+    batch = InputBatch(len(lengths), max(lengths), shape.block_size, decoder.architecture.vocab_size)
+    runner = ModelRunner(decoder, batch)
+
+    def step() -> None:
+        runner.execute_model(SchedulerOutput(step=0, rows=rows, released=[]))
+        runner.sample_tokens()
+
+    return step
+
+
+def _share_out(num_tokens: int, num_seqs: int, max_model_len: int) -> list[int]:
+    """Lengths of requests: as many as will be sampled, more only if these cannot hold the tokens."""
+    num_seqs = max(num_seqs, -(-num_tokens // max_model_len))
+    return [len(part) for part in np.array_split(np.arange(num_tokens), num_seqs)]
