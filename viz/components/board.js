@@ -16,8 +16,10 @@ class Board {
     this.root = root;
     this.board = root.querySelector(".board");
     this.tip = root.querySelector(".tip");
-    this.help = root.querySelector(".help");
+    this.help = root.querySelector(".words");
     this.help.addEventListener("click", () => this.help.close());
+    this.source = root.querySelector(".source");
+    this.source.addEventListener("click", (event) => { if (event.target === this.source) this.source.close(); });
     this.shown = {};
     this.sent = null; // the step asked for and not yet drawn
     this.next = null; // the step to ask for after that
@@ -121,6 +123,8 @@ class Board {
 
   onClick(event) {
     if (event.target.closest("[data-help]")) return this.help.showModal();
+    const code = event.target.closest("[data-code]");
+    if (code) return this.showCode(code.dataset.code);
     const go = event.target.closest("[data-go]");
     if (go) return this.move(go.dataset.go);
     const act = event.target.closest("[data-act]");
@@ -129,6 +133,12 @@ class Board {
       const [name, value] = act.dataset.act.split(":");
       this.act({ [name]: value ?? true });
     }
+  }
+
+  showCode(place) {
+    const template = this.board.querySelector(`template[data-source="${CSS.escape(place)}"]`);
+    this.source.replaceChildren(template.content.cloneNode(true));
+    this.source.showModal();
   }
 
   move(where) {
@@ -164,7 +174,7 @@ class Board {
     if (typing.matches?.("input, textarea, select, [contenteditable=true]")) return;
     if (!this.board.isConnected) return;
     if (event.key === "?") return this.help.showModal();
-    if (!this.board.querySelector(".bars") || this.help.open) return;
+    if (!this.board.querySelector(".bars") || this.root.querySelector("dialog[open]")) return;
     const moves = { ArrowLeft: -1, ArrowRight: 1, Home: "first", End: "last", " ": "play" };
     if (event.key in moves) {
       // On a button, the space bar presses the button.

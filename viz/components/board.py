@@ -20,6 +20,7 @@ _HTML = (
     '<div class="board">'
     + "".join(f'<div data-part="{part}"></div>' for part in _PARTS)
     + '</div><div class="tip" role="tooltip" hidden></div>'
+    + '<dialog class="help source" aria-label="code"></dialog>'
     + (_HERE / "help.html").read_text(encoding="utf-8")
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from engine.trace import events as ev
-from sim.pool import BlockKind, BlockState, PoolState
+from sim.pool import BlockState, PoolState
 from sim.state import State
 from sim.timeline import StepView
 from viz.figures.html import Html, el, join
@@ -159,13 +159,12 @@ def _tiles(pool: PoolState, window_start: int) -> list[Html]:
 
 def _tile(pool: PoolState, blocks: range, window_start: int) -> Html:
     """Filled from below: the share in use, in the colour of whoever holds most of it; then the share cached."""
-    holders: Counter[int] = Counter()
-    kinds: Counter[BlockKind] = Counter()
-    for block_id in blocks:
-        kinds[pool.block(block_id).kind] += 1
-        holders.update(pool.owners[block_id][:1])
-    used = kinds["in use"] + kinds["shared"]
-    high, higher = (100 * used / len(blocks), 100 * (used + kinds["cached"]) / len(blocks))
+    span = slice(blocks.start, blocks.stop)
+    ref_counts = pool.ref_counts[span]
+    used = sum(map(bool, ref_counts))
+    cached = sum(1 for has, refs in zip(pool.hashes[span], ref_counts, strict=True) if has is not None and not refs)
+    holders = Counter(owners[0] for owners in pool.owners[span] if owners)
+    high, higher = 100 * used / len(blocks), 100 * (used + cached) / len(blocks)
     colour = request_colour(holders.most_common(1)[0][0]) if holders else "transparent"
     fill = f"linear-gradient(to top,{colour} {high:.0f}%,var(--cached) {high:.0f}% {higher:.0f}%,transparent 0)"
     shown = window_start < blocks.stop and blocks.start < window_start + _WINDOW
@@ -175,8 +174,8 @@ def _tile(pool: PoolState, blocks: range, window_start: int) -> Html:
         style=f"background-image:{fill}",
         data_act=f"block:{blocks.start}",
         data_used=used,
-        data_cached=kinds["cached"],
-        data_tip=f"blocks {blocks.start:,} to {blocks.stop - 1:,}: {used} in use, {kinds['cached']} cached",
+        data_cached=cached,
+        data_tip=f"blocks {blocks.start:,} to {blocks.stop - 1:,}: {used} in use, {cached} cached",
     )
 
 

@@ -12,7 +12,7 @@ from viz.figures.why import why
 
 _PANELS = {
     "all": (scheduler, kv_memory, why, forward_pass),
-    "scheduler": (scheduler, why, requests),
+    "scheduler": (scheduler, requests, why),
     "kv": (kv_memory, why),
     "forward": (forward_pass, why),
 }

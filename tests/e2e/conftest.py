@@ -1,0 +1,67 @@
+"""The app as a real process, and a real browser."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+_APP = Path(__file__).parents[2] / "viz" / "app.py"
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def app_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of the running app, started as the README says."""
+    port = free_port()
+    folder = tmp_path_factory.mktemp("app")
+    command = [sys.executable, "-m", "streamlit", "run", str(_APP), "--server.port", str(port)]
+    command += ["--server.headless", "true", "--server.address", "localhost", "--server.fileWatcherType", "none"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
+    with (folder / "log.txt").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+    try:
+        _wait_until_it_answers(process, f"http://localhost:{port}/_stcore/health", folder / "log.txt")
+        yield f"http://localhost:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def _wait_until_it_answers(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    for _ in range(300):
+        assert process.poll() is None, log.read_text()
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.1)
+    pytest.fail(f"the app did not answer:\n{log.read_text()}")
+
+
+@pytest.fixture(scope="session")
+def browser(chromium_path: Path) -> Iterator[Browser]:
+    """Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=str(chromium_path), args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

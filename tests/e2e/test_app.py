@@ -1,0 +1,163 @@
+"""The app in a browser: step, follow a link, run the engine, on a desk and on a phone, in light and in dark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+
+_DESK = {"width": 1280, "height": 800}
+_PHONE = {"width": 390, "height": 844}
+
+
+class Visit:
+    """A page, and everything it complained about."""
+
+    def __init__(self, browser: Browser, url: str, **context: Any) -> None:
+        self.context = browser.new_context(**({"viewport": _DESK} | context))
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(30_000)
+        self.url = url
+        self.complaints: list[str] = []
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
+
+    def open(self, query: str = "") -> Page:
+        """Load an address and wait until it is drawn."""
+        self.page.goto(f"{self.url}/{query}")
+        self.page.wait_for_selector(".masthead")
+        return self.page
+
+    def expect_step(self, step: int) -> None:
+        """Wait until a step is drawn: address, cursor and field agree on it."""
+        self.page.wait_for_url(re.compile(rf"[?&]step={step}(&|$)"))
+        self.page.wait_for_selector(f'.bar.now[data-step="{step}"]')
+        assert self.page.locator("input.jump").input_value() == str(step)
+
+
+@pytest.fixture
+def visit(browser: Browser, app_url: str) -> Iterator[Visit]:
+    """A visit at a desk; it must end without a complaint."""
+    visit = Visit(browser, app_url)
+    yield visit
+    visit.context.close()
+    assert visit.complaints == []
+
+
+def test_opens_on_something_worth_seeing(visit: Visit) -> None:
+    page = visit.open()
+    assert page.locator(".verdict").inner_text().endswith("0 divergences")
+    for panel in ("scheduler", "kv", "why", "forward"):
+        assert page.locator(f'[data-panel="{panel}"]').is_visible()
+    assert page.evaluate("document.title") == "Orrery"
+
+
+def test_steps_by_button_key_bar_and_number(visit: Visit) -> None:
+    page = visit.open("?trace=prefix-hit&step=10")
+    page.click('[data-go="1"]')
+    visit.expect_step(11)
+    page.keyboard.press("ArrowLeft")
+    visit.expect_step(10)
+    page.keyboard.press("End")
+    visit.expect_step(42)
+    page.keyboard.press("Home")
+    visit.expect_step(1)
+    page.click('.bar[data-step="20"]')
+    visit.expect_step(20)
+    page.fill("input.jump", "10")
+    page.keyboard.press("Enter")
+    visit.expect_step(10)
+    page.go_back()
+    visit.expect_step(20)
+    page.keyboard.press("Space")
+    visit.expect_step(22)
+    page.keyboard.press("Space")
+
+
+def test_link_restores_trace_step_view_and_selection(visit: Visit) -> None:
+    page = visit.open("?trace=prefix-hit&step=10&view=kv&req=0&block=2")
+    visit.expect_step(10)
+    assert page.locator('.tabs [aria-pressed="true"]').inner_text() == "KV memory"
+    assert page.locator('[data-table="0"]').is_visible()
+    assert page.locator('[data-detail="2"] b').inner_text() == "Block 2"
+    page.click('.board [data-block="10"].block')
+    page.wait_for_url(re.compile("block=10"))
+    page.wait_for_selector('[data-detail="10"]')
+    page.keyboard.press("4")
+    page.wait_for_selector(".stage.forward")
+    assert "view=forward" in page.url
+
+
+def test_gallery_opens_a_trace_where_it_matters(visit: Visit) -> None:
+    page = visit.open("?page=gallery")
+    assert page.locator("[data-situation]").count() == 6
+    page.click('[data-situation="preemption"]')
+    page.wait_for_selector("[data-preempted]")
+    assert "trace=preemption" in page.url
+
+
+def test_help_explains_words_and_keys(visit: Visit) -> None:
+    page = visit.open()
+    page.keyboard.press("?")
+    assert "A piece of memory" in page.locator("dialog.words").inner_text()
+    page.keyboard.press("Escape")
+    assert not page.locator("dialog.words").is_visible()
+
+
+def test_bad_addresses_are_answered_in_a_sentence(visit: Visit) -> None:
+    page = visit.open("?trace=prefix-hit&step=999")
+    assert "There is no step 999: this trace holds steps 1 to 42." in page.locator(".notice").inner_text()
+    page = visit.open("?trace=nowhere.jsonl")
+    assert "nowhere.jsonl cannot be read" in page.locator(".notice.error").inner_text()
+
+
+def test_live_run_grows_and_can_be_stepped_through(visit: Visit) -> None:
+    page = visit.open("?page=live")
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.wait_for_selector(".bar.now")
+    page.wait_for_selector('.bar[data-step="4"]')  # it grows while we look
+    page.keyboard.press("Home")
+    visit.expect_step(1)
+    page.keyboard.press("ArrowRight")
+    visit.expect_step(2)
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Save the trace").wait_for()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save the trace").click()
+    assert download.value.path().read_bytes().startswith(b'{"type":"header"')
+    page.get_by_role("button", name="Keep it open").click()
+    page.wait_for_url(re.compile("trace="))
+    page.wait_for_selector(".verdict.good")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_looks_right_on_a_phone_in_light_and_dark(browser: Browser, app_url: str, scheme: str) -> None:
+    visit = Visit(browser, app_url, viewport=_PHONE, color_scheme=scheme, device_scale_factor=2, has_touch=True)
+    page = visit.open("?trace=prefix-hit&step=10&block=2")
+    page.wait_for_selector(".board .stage")
+    assert page.evaluate("document.documentElement.scrollWidth") <= _PHONE["width"]
+    smallest = page.evaluate(_SMALLEST_TEXT)
+    assert smallest["size"] >= 11, smallest
+    background = page.evaluate("getComputedStyle(document.querySelector('.stApp')).backgroundColor")
+    assert background == {"light": "rgb(251, 250, 247)", "dark": "rgb(20, 23, 28)"}[scheme]
+    visit.context.close()
+    assert visit.complaints == []
+
+
+_SMALLEST_TEXT = """() => {
+  let smallest = {size: 99, text: ""};
+  const root = [...document.querySelectorAll("*")].map((e) => e.shadowRoot).find((r) => r?.querySelector(".board"));
+  for (const element of root.querySelectorAll(".board *")) {
+    const words = [...element.childNodes].filter((n) => n.nodeType === 3 && n.textContent.trim());
+    const size = parseFloat(getComputedStyle(element).fontSize);
+    if (words.length && element.offsetParent && size < smallest.size) smallest = {size, text: words[0].textContent};
+  }
+  return smallest;
+}"""
