@@ -1,0 +1,30 @@
+"""`pytest tests/conformance --vectors FILE` runs another file of recorded decisions than the one in `vectors/`."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+VECTORS = Path(__file__).parent / "vectors"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--vectors", type=Path, help="decisions recorded from vLLM, .jsonl or .jsonl.gz, one case a line")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "workload" in metafunc.fixturenames:
+        path = metafunc.config.getoption("vectors", default=None) or VECTORS / "vllm_scheduler.jsonl.gz"
+        cases = _read(path)
+        metafunc.parametrize("workload", cases, ids=[f"{case['family']}-{case['seed']}" for case in cases])
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    data = path.read_bytes()
+    if data.startswith(b"\x1f\x8b"):
+        data = gzip.decompress(data)
+    return [msgspec.json.decode(line) for line in data.splitlines() if line.strip()]
