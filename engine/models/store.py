@@ -87,9 +87,9 @@ def resolve_model(name: str) -> Path:
         return check_folder(SHIPPED / name)
     if name in (SMOLLM2, SMOLLM2_REPO):
         return _find_smollm2() or _smollm2_from_hub(name)
-    folder = Path(name).expanduser()
-    if folder.exists():
-        return check_folder(folder)
+    folder = os.path.expanduser(name)
+    if os.path.exists(folder):
+        return check_folder(Path(folder))
     if _HUB_NAME.fullmatch(name) and not name.startswith("."):
         return _from_hub(name)
     raise ModelError(
@@ -131,7 +131,10 @@ def fetch_model(name: str, progress: Progress | None = None) -> Path:
             return folder
         if _hub_answers():
             return _from_hub(SMOLLM2_REPO)
-        return _install(models, report)
+        try:
+            return _install(models, report)
+        except OSError as error:
+            raise ModelError(f"{SMOLLM2} could not be written to {models}: {error.strerror or error}.") from error
 
 
 def _install(models: Path, report: Progress) -> Path:
@@ -210,8 +213,11 @@ def read_safetensors_header(path: Path) -> dict[str, Any]:
         except ValueError as error:
             raise ModelError(f"{path} is not a safetensors file: its header cannot be read.") from error
     if not isinstance(header, dict):
-        raise ModelError(f"{path} is not a safetensors file: its header is no table.")
+        raise ModelError(f"{path} is not a safetensors file: its header is not a table of tensors.")
     header.pop("__metadata__", None)
+    for name, entry in header.items():
+        if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+            raise ModelError(f"{path} is not a safetensors file: its header does not describe the tensor {name}.")
     return header
 
 
@@ -266,7 +272,9 @@ def _from_hub(repo: str) -> Path:
     if folder := _hub_snapshot(repo, local_files_only=True):
         return folder
     if not _hub_answers():
-        raise ModelError(f"{repo} is not in the hub's cache, and the hub cannot be reached from here.")
+        raise ModelError(
+            f"There is no folder {repo}, and as a hub name it is not in the hub's cache and the hub cannot be reached."
+        )
     if folder := _hub_snapshot(repo, local_files_only=False):
         return folder
     raise ModelError(f"{repo} on the hub has no model that can be loaded (config.json and *.safetensors).")
@@ -281,12 +289,14 @@ def _hub_snapshot(repo: str, local_files_only: bool) -> Path | None:
     if importlib.util.find_spec("huggingface_hub") is None:
         return None
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         path = snapshot_download(repo, allow_patterns=_HUB_FILES, local_files_only=local_files_only)
     except LocalEntryNotFoundError:
         return None
+    except HFValidationError as error:
+        raise ModelError(f"There is no folder {repo}, and it cannot be a hub name either.") from error
     except RepositoryNotFoundError as error:
         raise ModelError(f"The hub has no model {repo}, or it needs a token (`hf auth login`).") from error
     except (HTTPError, OSError) as error:

