@@ -38,16 +38,21 @@ class EventClass(enum.Enum):
 
 INPUT, DECISION, OBSERVATION = EventClass.INPUT, EventClass.DECISION, EventClass.OBSERVATION
 
+Serial = Annotated[int, Meta(description="serial of the request")]
+Group = Annotated[int, Meta(description="KV cache group")]
+BlockIds = Annotated[list[int], Meta(description="numbers of the blocks")]
+Why = Annotated[str, Meta(description="the reason, in plain words")]
+
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="header"):
     """The first line of a trace: everything a replay needs before the first event."""
 
-    schema_version: int
-    engine_version: str
-    level: TraceLevel
-    config: EngineConfig
-    model: ModelFacts
-    kv_cache: KVCacheConfig
+    schema_version: Annotated[int, Meta(description="version of the schema this file follows")]
+    engine_version: Annotated[str, Meta(description="version of Orrery that wrote it")]
+    level: Annotated[TraceLevel, Meta(description="events of this level and below are in the file")]
+    config: Annotated[EngineConfig, Meta(description="what the user chose")]
+    model: Annotated[ModelFacts, Meta(description="what the loaded model is")]
+    kv_cache: Annotated[KVCacheConfig, Meta(description="the KV cache as it was built")]
     tokenizer: Annotated[str, Meta(description="name of the tokenizer, and a digest of its file")]
     device: Annotated[str, Meta(description="where the model ran, e.g. `cpu` or `cuda:0`")]
     environment: Annotated[dict[str, str], Meta(description="versions of Python, torch and their like")]
@@ -77,8 +82,10 @@ class RequestAdded(Event, tag="request.added", kw_only=True):
     kind = INPUT
     request: Annotated[int, Meta(description="serial given to the request")]
     request_id: Annotated[str, Meta(description="the client's name for it")]
-    prompt_token_ids: tuple[int, ...]
-    sampling_params: SamplingParams
+    prompt_token_ids: Annotated[tuple[int, ...], Meta(description="token ids [num_prompt_tokens]")]
+    sampling_params: Annotated[
+        SamplingParams, Meta(description="how its tokens are chosen, and when it stops; the seed is always set")
+    ]
     eos_token_ids: Annotated[tuple[int, ...], Meta(description="tokens that end the output unless ignore_eos")]
     priority: Annotated[int, Meta(description="lower is served first under the priority policy")]
     cache_salt: Annotated[str | None, Meta(description="only requests of the same salt share KV blocks")]
@@ -97,31 +104,31 @@ class RequestStatusChanged(Event, tag="request.status", kw_only=True):
     """A request went from one status to another."""
 
     kind = DECISION
-    request: int
+    request: Serial
     old: Annotated[str | None, Meta(description="status before; null for a new request")]
     new: Annotated[str, Meta(description="status after")]
-    why: str
+    why: Why
 
 
 class RequestFinished(Event, tag="request.finished", kw_only=True):
     """A request ended; its blocks are free."""
 
     kind = DECISION
-    request: int
-    status: str
+    request: Serial
+    status: Annotated[str, Meta(description="status it ended with")]
     finish_reason: Annotated[str, Meta(description="stop, length, abort or error")]
     stop_reason: Annotated[int | str | None, Meta(description="the stop token id that ended it, if one did")]
-    num_prompt_tokens: int
-    num_output_tokens: int
+    num_prompt_tokens: Annotated[int, Meta(description="tokens of its prompt")]
+    num_output_tokens: Annotated[int, Meta(description="tokens it put out")]
     num_cached_tokens: Annotated[int, Meta(description="prompt tokens found in the prefix cache at first admission")]
-    num_preemptions: int
+    num_preemptions: Annotated[int, Meta(description="times it lost its blocks")]
 
 
 class TokenPieces(Event, tag="token.pieces", kw_only=True):
     """The bytes of token ids, each id once, at its first appearance."""
 
     kind = OBSERVATION
-    token_ids: list[int]
+    token_ids: Annotated[list[int], Meta(description="token ids")]
     pieces: Annotated[list[bytes], Meta(description="bytes per token id, base64 in JSON")]
 
 
@@ -129,10 +136,10 @@ class OutputText(Event, tag="output.text", kw_only=True):
     """Text that the frontend made of a request's new tokens."""
 
     kind = OBSERVATION
-    request: int
+    request: Serial
     delta: Annotated[str, Meta(description="text that became certain in this step")]
     stop: Annotated[str | None, Meta(description="the stop string found in this step")]
-    finished: bool
+    finished: Annotated[bool, Meta(description="nothing more follows")]
 
 
 # --- grammar -----------------------------------------------------------------------------------------------------
@@ -142,7 +149,7 @@ class GrammarRequested(Event, tag="grammar.requested", kw_only=True):
     """The grammar backend was asked to compile a request's grammar."""
 
     kind = DECISION
-    request: int
+    request: Serial
     grammar_kind: Annotated[str, Meta(description="choice, regex, json, json_object, grammar or structural_tag")]
     text: Annotated[str, Meta(description="the pattern, schema or EBNF itself")]
 
@@ -151,15 +158,15 @@ class GrammarReady(Event, tag="grammar.ready", kw_only=True):
     """A grammar is compiled: `EngineCore.grammar_ready`."""
 
     kind = INPUT
-    request: int
+    request: Serial
 
 
 class GrammarFailed(Event, tag="grammar.failed", kw_only=True):
     """A grammar could not be compiled: `EngineCore.grammar_failed`."""
 
     kind = INPUT
-    request: int
-    why: str
+    request: Serial
+    why: Why
 
 
 # --- step -------------------------------------------------------------------------------------------------------
@@ -177,7 +184,7 @@ class StepStarted(Event, tag="step.started", kw_only=True):
     kind = DECISION
     running: Annotated[list[int], Meta(description="serials of the running queue, in order")]
     waiting: Annotated[list[int], Meta(description="the first 16 serials of the waiting queue, in serving order")]
-    num_waiting: int
+    num_waiting: Annotated[int, Meta(description="length of the waiting queue")]
     token_budget: Annotated[int, Meta(description="max_num_batched_tokens")]
     free_blocks: Annotated[int, Meta(description="blocks that can be handed out, cached ones included")]
 
@@ -186,11 +193,11 @@ class ScheduleRequest(Event, tag="schedule.request", kw_only=True):
     """A request got tokens in this step."""
 
     kind = DECISION
-    request: int
+    request: Serial
     admission: Annotated[Literal["running", "new", "resumed"], Meta(description="which queue it came from, and why")]
     phase: Annotated[Literal["prefill", "decode"], Meta(description="prefill while more than its newest token is left")]
     num_wanted_tokens: Annotated[int, Meta(description="tokens not yet computed, before any limit")]
-    num_scheduled_tokens: int
+    num_scheduled_tokens: Annotated[int, Meta(description="tokens it got in this step")]
     num_computed_tokens: Annotated[int, Meta(description="tokens computed before this step, prefix hits included")]
     num_cached_tokens: Annotated[int, Meta(description="tokens taken from the prefix cache at this admission")]
     truncated_by: Annotated[
@@ -207,7 +214,7 @@ class ScheduleSkipped(Event, tag="schedule.skipped", kw_only=True):
     """The first request that a reason kept out of this step; those behind it are only counted."""
 
     kind = DECISION
-    request: int
+    request: Serial
     reason: Annotated[
         Literal["token_budget", "max_num_seqs", "no_free_blocks", "preemption", "waiting_for_grammar"],
         Meta(description="preemption: nothing new is admitted in a step that preempted"),
@@ -224,7 +231,7 @@ class SchedulePreempted(Event, tag="schedule.preempted", kw_only=True):
     """A running request lost its blocks; it will be recomputed."""
 
     kind = DECISION
-    victim: int
+    victim: Annotated[int, Meta(description="serial of the request that lost its blocks")]
     for_request: Annotated[int, Meta(description="the request that needed blocks; the victim itself if none is left")]
     needed: Annotated[int, Meta(description="blocks that request needed")]
     available: Annotated[int, Meta(description="blocks that were free")]
@@ -238,9 +245,9 @@ class StepScheduled(Event, tag="step.scheduled", kw_only=True):
     kind = DECISION
     requests: Annotated[list[int], Meta(description="serials in the order of the super-sequence")]
     num_scheduled_tokens: Annotated[list[int], Meta(description="tokens per request, same order")]
-    total_num_scheduled_tokens: int
-    budget_left: int
-    free_blocks: int
+    total_num_scheduled_tokens: Annotated[int, Meta(description="length of the super-sequence, in tokens")]
+    budget_left: Annotated[int, Meta(description="tokens of the budget that nobody got")]
+    free_blocks: Annotated[int, Meta(description="blocks that can be handed out, cached ones included")]
     released: Annotated[list[int], Meta(description="serials that leave the worker's batch")]
 
 
@@ -259,14 +266,14 @@ class ExecutorFailed(Event, tag="executor.failed", kw_only=True):
     """The forward pass of a step raised: `EngineCore.update` with a failure."""
 
     kind = INPUT
-    why: str
+    why: Why
 
 
 class UpdateRequest(Event, tag="update.request", kw_only=True):
     """What the output of a step did to one request."""
 
     kind = DECISION
-    request: int
+    request: Serial
     appended: Annotated[list[int], Meta(description="token ids added to its output")]
     num_cut: Annotated[int, Meta(description="returned tokens dropped because they lie behind a stop")]
     num_rejected: Annotated[int, Meta(description="draft tokens that the model did not accept")]
@@ -296,9 +303,9 @@ class KVLookup(Event, tag="kv.lookup", kw_only=True):
     """The prefix cache was asked for a request's longest cached prefix."""
 
     kind = DECISION
-    request: int
+    request: Serial
     hashes: Annotated[list[str] | None, Meta(description="hex hashes of its full blocks, the first time; then null")]
-    num_queried_tokens: int
+    num_queried_tokens: Annotated[int, Meta(description="tokens of the request, prompt and output")]
     num_hit_tokens: Annotated[int, Meta(description="tokens found; never the whole prompt")]
     block_ids: Annotated[list[list[int]], Meta(description="blocks that hold them, per KV cache group")]
 
@@ -307,9 +314,9 @@ class KVAllocated(Event, tag="kv.allocated", kw_only=True):
     """Blocks left the head of `free_block_queue` for a request."""
 
     kind = DECISION
-    request: int
-    group: Annotated[int, Meta(description="KV cache group")]
-    block_ids: list[int]
+    request: Serial
+    group: Group
+    block_ids: BlockIds
     evicted_block_ids: Annotated[list[int], Meta(description="those that still held a cached prefix, now lost")]
     evicted_hashes: Annotated[list[str], Meta(description="the hashes they lost")]
 
@@ -318,9 +325,9 @@ class KVTouched(Event, tag="kv.touched", kw_only=True):
     """A request shares blocks found in the prefix cache."""
 
     kind = DECISION
-    request: int
-    group: int
-    block_ids: list[int]
+    request: Serial
+    group: Group
+    block_ids: BlockIds
     ref_counts: Annotated[list[int], Meta(description="after; 1 means the block was revived from free_block_queue")]
 
 
@@ -328,10 +335,10 @@ class KVCached(Event, tag="kv.cached", kw_only=True):
     """Full blocks got their hash and can be found by later requests."""
 
     kind = DECISION
-    request: int
-    group: int
+    request: Serial
+    group: Group
     first_block: Annotated[int, Meta(description="index of the first of them in the request's block table")]
-    block_ids: list[int]
+    block_ids: BlockIds
     hashes: Annotated[list[str], Meta(description="hex")]
     parent: Annotated[str, Meta(description="hash before the first of them; each next one's parent is the one before")]
 
@@ -340,20 +347,20 @@ class KVUncached(Event, tag="kv.uncached", kw_only=True):
     """Blocks lost their hash because their KV was never written, or because the cache was reset."""
 
     kind = DECISION
-    block_ids: list[int]
-    hashes: list[str]
-    why: str
+    block_ids: BlockIds
+    hashes: Annotated[list[str], Meta(description="hex, the hashes they lost")]
+    why: Why
 
 
 class KVFreed(Event, tag="kv.freed", kw_only=True):
     """A request gave up blocks; those no one else uses join the tail of `free_block_queue` in this order."""
 
     kind = DECISION
-    request: int
-    group: int
+    request: Serial
+    group: Group
     block_ids: Annotated[list[int], Meta(description="in the order given up: the tail of the request first")]
     ref_counts: Annotated[list[int], Meta(description="after; 0 means free, and still cached if it has a hash")]
-    why: str
+    why: Why
 
 
 class CacheResetAsked(Event, tag="cache.reset", kw_only=True):
@@ -366,8 +373,8 @@ class CacheReset(Event, tag="cache.reset_done", kw_only=True):
     """The answer: done only when no block is in use."""
 
     kind = DECISION
-    done: bool
-    blocks_in_use: int
+    done: Annotated[bool, Meta(description="whether every cached prefix is forgotten")]
+    blocks_in_use: Annotated[int, Meta(description="blocks that some request holds")]
 
 
 # --- forward pass and sampling ----------------------------------------------------------------------------------
