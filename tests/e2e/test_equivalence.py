@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from engine.frontend.processor import Prompt
 from engine.frontend.tokenizer import Tokenizer
 from engine.llm import LLM
 from engine.models.store import resolve_model
@@ -37,11 +38,9 @@ SENTENCES = [
     "The capital of France is",
     "Once upon a time there was a clockmaker who",
     "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
-    "1, 2, 3, 4, 5, 6,",
     "Question: Why is the sky blue?\nAnswer:",
     "Water boils at one hundred degrees, and it freezes at",
     "<|im_start|>user\nWhat is a planet?<|im_end|>\n<|im_start|>assistant\n",
-    "Das Wetter ist heute",
     "今天天气",
     "Dear Sir or Madam, I am writing to you because the parcel that I ordered in the spring",
 ]
@@ -61,7 +60,7 @@ year is a count of teeth, that a month is another, and that between the two ther
 which is the reason why calendars are so untidy.
 """
 #: Lengths of the prompts cut out of the passage: at, beside and between the borders of blocks.
-CUTS = [1, 2, 15, 16, 17, 31, 32, 33, 48, 64, 100, 161, 256, 400]
+CUTS = [1, 15, 16, 17, 32, 33, 64, 100, 161, 256, 400]
 
 
 class Case(NamedTuple):
@@ -127,7 +126,7 @@ class Recorded:
     def run(self, prompts: Sequence[list[int]], params: SamplingParams | list[SamplingParams], apart: bool) -> Run:
         """Generate for all prompts together, or one after the other."""
         before = len(read_trace(self._trace).events)
-        inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+        inputs: list[Prompt] = [{"prompt_token_ids": prompt} for prompt in prompts]
         each = params if isinstance(params, list) else [params] * len(inputs)
         groups = [[n] for n in range(len(inputs))] if apart else [list(range(len(inputs)))]
         tokens = [
@@ -166,7 +165,7 @@ def _prompts(tokenizer: Tokenizer) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def _complete(model: torch.nn.Module, prompt: list[int]) -> tuple[list[int], list[float]]:
+def _complete(model: Any, prompt: list[int]) -> tuple[list[int], list[float]]:
     """Greedy tokens, and how clear each choice was."""
     result = model.generate(
         torch.tensor([prompt]),
@@ -188,8 +187,8 @@ def roomy(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reco
 
 @pytest.fixture(scope="module")
 def tight(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
-    """A pool that holds hardly more than one request of full length."""
-    yield from _engine(case, tmp_path_factory, num_gpu_blocks_override=MAX_MODEL_LEN // 16 + 4)
+    """A pool that holds one request of full length and nothing beside it."""
+    yield from _engine(case, tmp_path_factory, num_gpu_blocks_override=MAX_MODEL_LEN // 16 + 1)
 
 
 @pytest.fixture(scope="module")
@@ -254,20 +253,15 @@ def test_all_in_one_batch(case: Case, roomy: Recorded) -> None:
     assert run.num_preemptions == 0
 
 
-def test_in_reversed_order(case: Case, roomy: Recorded) -> None:
-    roomy.forget()
-    run = roomy.run(case.prompts[::-1], GREEDY, apart=False)
-    check(case, run._replace(tokens=run.tokens[::-1]))
-
-
-def test_with_prefix_hits(case: Case, roomy: Recorded) -> None:
+def test_with_prefix_hits_and_in_another_order(case: Case, roomy: Recorded) -> None:
     roomy.forget()
     roomy.run(case.prompts, GREEDY, apart=False)
-    run = roomy.run(case.prompts, GREEDY, apart=False)
-    check(case, run)
+    run = roomy.run(case.prompts[::-1], GREEDY, apart=False)
+    check(case, run._replace(tokens=run.tokens[::-1]))
     assert run.num_hit_tokens > 0
     # Of a prompt that fills its blocks, all but the last block is found: one token at least is computed.
-    hits = {len(case.prompts[n]): lookup.num_hit_tokens for n, lookup in enumerate(run.of(KVLookup))}
+    lookups = zip(case.prompts[::-1], run.of(KVLookup), strict=True)
+    hits = {len(prompt): lookup.num_hit_tokens for prompt, lookup in lookups}
     assert (hits[16], hits[17], hits[32], hits[33], hits[64], hits[400]) == (0, 16, 16, 32, 48, 384)
 
 
@@ -288,19 +282,20 @@ def test_with_chunked_prefill(case: Case, chunked: Recorded) -> None:
 def test_seeded_sampling_does_not_depend_on_any_of_it(
     case: Case, roomy: Recorded, tight: Recorded, chunked: Recorded
 ) -> None:
+    prompts = case.prompts[::2]
     params = [
         SamplingParams(temperature=0.9, top_k=40, top_p=0.95, seed=seed, max_tokens=NUM_OUTPUT_TOKENS)
-        for seed in range(len(case.prompts))
+        for seed in range(len(prompts))
     ]
     for engine in (roomy, tight, chunked):
         engine.forget()
-    alone = roomy.run(case.prompts, params, apart=True)
-    assert alone.tokens != case.expected
-    with_hits = roomy.run(case.prompts, params, apart=False)
-    preempted = tight.run(case.prompts, params, apart=False)
-    in_chunks = chunked.run(case.prompts, params, apart=False)
+    alone = roomy.run(prompts, params, apart=True)
+    assert alone.tokens != case.expected[::2]
+    with_hits = roomy.run(prompts, params, apart=False)
+    preempted = tight.run(prompts, params, apart=False)
+    in_chunks = chunked.run(prompts, params, apart=False)
     assert with_hits.num_hit_tokens > 0
-    assert with_hits.widest_step == len(case.prompts)
+    assert with_hits.widest_step == len(prompts)
     assert preempted.num_preemptions > 0
     assert in_chunks.most_chunks > 1
     assert with_hits.tokens == preempted.tokens == in_chunks.tokens == alone.tokens

@@ -103,7 +103,7 @@ def test_block_table_of_the_selected_request(views: list[StepView]) -> None:
     for view in views:
         for serial, request in view.planned.requests.items():
             drawn = Drawn(kv_memory(view, Selection(view="kv", request=serial)))
-            entries = [int(entry["data-block"]) for entry in drawn.all(data_entry=None)]
+            entries = [int(entry["data-block"]) for entry in drawn.all(data_of=serial)]
             assert entries == request.block_ids[0]
 
 

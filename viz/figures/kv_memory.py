@@ -8,6 +8,7 @@ from itertools import islice
 
 from engine.trace import events as ev
 from sim.pool import BlockState, PoolState
+from sim.request_state import RequestState
 from sim.state import State
 from sim.timeline import StepView
 from viz.figures.html import Html, el, join
@@ -21,6 +22,7 @@ _WINDOW = 160
 
 _QUEUE, _QUEUE_ALONE = (6, 3), (48, 16)
 _TABLE, _TABLE_ALONE = 14, 200
+_MOST_TABLES, _MOST_HASHES = 24, 48
 _CSS = {"null": "null", "free": "free", "cached": "cached", "in use": "used", "shared": "used shared"}
 
 
@@ -36,7 +38,8 @@ def kv_memory(view: StepView, selection: Selection) -> Html:
         _pool(view, selection),
         label(join([el("code", "", "free_block_queue"), ": the first is handed out next, freed ones join at the end"])),
         _queue(state, selection, *(_QUEUE_ALONE if alone else _QUEUE)),
-        _table(state, selection, _TABLE_ALONE if alone else _TABLE),
+        _tables(state, selection, alone),
+        _prefix_cache(state, selection) if alone else None,
         _detail(state, selection),
     )
 
@@ -203,7 +206,7 @@ def _queue(state: State, selection: Selection, head: int, tail: int) -> Html:
     return el("div", "queue", *nodes, data_length=len(queue))
 
 
-def _node(block_id: int, index: int, state: State, selection: Selection) -> Html:
+def _node(block_id: int, index: int | None, state: State, selection: Selection) -> Html:
     block = state.pool.block(block_id)
     css = f"node {_CSS[block.kind]}"
     if block.origin:
@@ -217,20 +220,31 @@ def _node(block_id: int, index: int, state: State, selection: Selection) -> Html
         data_act=f"block:{block_id}",
         data_block=block_id,
         data_queue=index,
-        data_tip=f"{_tip(block, {})} · place {index} in the queue",
+        data_tip=_tip(block, {}) + ("" if index is None else f" · place {index} in the queue"),
     )
 
 
-def _table(state: State, selection: Selection, limit: int) -> Html | None:
-    request = state.requests.get(selection.request) if selection.request is not None else None
-    if request is None:
+def _tables(state: State, selection: Selection, alone: bool) -> Html | None:
+    """The block table of the selected request; with the page to itself, of every request that holds blocks."""
+    if not alone:
+        request = state.requests.get(selection.request) if selection.request is not None else None
+        return _table(request, state, selection, _TABLE) if request else None
+    holders = [request for request in state.requests.values() if any(request.block_ids)]
+    chosen = sorted(holders, key=lambda request: (request.serial != selection.request, request.serial))[:_MOST_TABLES]
+    if not chosen:
         return None
-    title = join(["block table of ", chip(request.serial, selected=True)])
+    title = label("block tables: the blocks of each request, in the order of its tokens")
+    return join([title, *(_table(request, state, selection, _TABLE_ALONE) for request in chosen)])
+
+
+def _table(request: RequestState, state: State, selection: Selection, limit: int) -> Html:
     table = request.block_ids[0]
+    selected = selection.request == request.serial
+    title = join(["block table of " if limit == _TABLE else None, chip(request.serial, selected=selected)])
     if not table:
         why = "it has finished" if request.finished else "it has no blocks yet"
         return el("div", "table", label(title), el("span", "why", f"empty: {why}"), data_table=request.serial)
-    entries = [_entry(state.pool.block(block_id), i, selection) for i, block_id in enumerate(table[:limit])]
+    entries = [_entry(state.pool.block(block_id), i, request, selection) for i, block_id in enumerate(table[:limit])]
     if len(table) > limit:
         entries.append(el("span", "elided", f"… {len(table) - limit} more"))
     shared = sum(1 for block_id in table if state.pool.ref_counts[block_id] > 1)
@@ -245,7 +259,7 @@ def _table(state: State, selection: Selection, limit: int) -> Html | None:
     )
 
 
-def _entry(block: BlockState, index: int, selection: Selection) -> Html:
+def _entry(block: BlockState, index: int, request: RequestState, selection: Selection) -> Html:
     css = "entry" + (" shared" if block.kind == "shared" else "")
     if selection.block == block.block_id:
         css += " selected"
@@ -256,8 +270,35 @@ def _entry(block: BlockState, index: int, selection: Selection) -> Html:
         data_act=f"block:{block.block_id}",
         data_block=block.block_id,
         data_entry=index,
+        data_of=request.serial,
         data_tip=f"entry {index} → {_tip(block, {})}",
     )
+
+
+def _prefix_cache(state: State, selection: Selection) -> Html:
+    """`cached_block_hash_to_block`: which contents can be found, and in which block."""
+    cache = state.pool.cached_block_hash_to_block
+    title = label(
+        join(
+            [
+                el("code", "", "cached_block_hash_to_block"),
+                f": {count(len(cache), 'content')} that a new request may share",
+            ]
+        )
+    )
+    shown = [
+        el(
+            "span",
+            "hash",
+            el("code", "", f"{block_hash[:6]}…"),
+            *(_node(block_id, None, state, selection) for block_id in block_ids),
+            data_hash=block_hash,
+        )
+        for block_hash, block_ids in islice(cache.items(), _MOST_HASHES)
+    ]
+    if len(cache) > _MOST_HASHES:
+        shown.append(el("span", "elided", f"… {len(cache) - _MOST_HASHES:,} more"))
+    return join([title, el("div", "hashes", *(shown or [empty("Empty: no block is full yet, or caching is off.")]))])
 
 
 def _detail(state: State, selection: Selection) -> Html | None:

@@ -65,6 +65,11 @@ def verdict(num_decisions: int, num_divergences: int) -> Html:
     return el("span", css, words, data_tip=tip, data_decisions=num_decisions, data_divergences=num_divergences)
 
 
+def story(title: str, words: str) -> Html:
+    """What a trace of the gallery is there to show."""
+    return el("p", "story", el("b", "", title), " – ", words)
+
+
 def notice(text: Child, *, error: bool = False) -> Html:
     """A sentence across the page."""
     return el("p", "notice error" if error else "notice", text, role="alert" if error else "status")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.trace import events as ev
 from sim.state import RequestState, State
 from sim.timeline import StepView
-from viz.figures.html import Html, el, join
+from viz.figures.html import Html, el
 from viz.figures.parts import Selection, chip, count, empty, label, panel
 from viz.theme import request_class
 
@@ -88,12 +90,13 @@ def _token_bar(row: ev.ScheduleRequest, widest: int) -> Html:
     return el("span", "tokens", bar, el("b", "", row.num_scheduled_tokens))
 
 
-def _note(row: ev.ScheduleRequest) -> str | None:
+def _note(row: ev.ScheduleRequest) -> str:
+    notes = []
     if row.truncated_by is not None:
-        return f"of {row.num_wanted_tokens}, {_CUT_BY[row.truncated_by]}"
+        notes.append(f"of {row.num_wanted_tokens}, {_CUT_BY[row.truncated_by]}")
     if row.num_cached_tokens:
-        return f"{row.num_cached_tokens} were cached"
-    return None
+        notes.append(f"{row.num_cached_tokens} cached")
+    return " · ".join(notes)
 
 
 # --- preempted, waiting, finished -------------------------------------------------------------------------------
@@ -235,9 +238,13 @@ def requests(view: StepView, selection: Selection, limit: int = 40) -> Html:
     return panel("requests", "Requests", subtitle, *(cards or [empty("No request has arrived yet.")]))
 
 
+def _text(state: State, token_ids: Sequence[int], most: int = 60) -> str:
+    """The end of a text, on one line."""
+    return "".join(map(state.piece_text, token_ids[-most:])).replace("\n", " ⏎ ")
+
+
 def _card(request: RequestState, state: State, selection: Selection) -> Html:
-    prompt = join(state.piece_text(token_id) for token_id in request.prompt_token_ids[-60:])
-    answer = join(state.piece_text(token_id) for token_id in request.output_token_ids[-60:])
+    prompt, answer = _text(state, request.prompt_token_ids), _text(state, request.output_token_ids)
     done = request.num_computed_tokens / max(1, request.num_tokens)
     status = request.finish_reason or request.status.value
     return el(
@@ -245,7 +252,7 @@ def _card(request: RequestState, state: State, selection: Selection) -> Html:
         f"card {request_class(request.serial)}",
         chip(request.serial, hollow=not request.block_ids[0], selected=selection.request == request.serial),
         el("p", "text", el("span", "prompt", prompt), el("span", "answer", answer)),
-        el("span", "status", f"{status} · {request.num_computed_tokens} of {request.num_tokens} tokens computed"),
+        el("span", "status", f"{status} · {request.num_computed_tokens} / {request.num_tokens} computed"),
         el("span", "wanted", el("i", "", style=f"width:{100 * done:.1f}%")),
         data_card=request.serial,
     )

@@ -7,6 +7,7 @@ from viz.explain import Reason, explain
 from viz.figures.code import code
 from viz.figures.html import Html, el
 from viz.figures.parts import Selection, chip, empty, panel
+from viz.source import Place
 
 #: Reasons drawn beside the other panels, and when there is room.
 _REASONS, _REASONS_ALONE = 24, 200
@@ -29,6 +30,10 @@ def why(view: StepView, selection: Selection) -> Html:
     )
 
 
+def _where(place: Place) -> str:
+    return f"{place.symbol.rsplit('.', 1)[-1]} · {place.path.rsplit('/', 1)[-1]}:{place.line}"
+
+
 def _row(reason: Reason, selection: Selection) -> Html:
     named = reason.request is not None
     selected = named and reason.request == selection.request
@@ -40,7 +45,7 @@ def _row(reason: Reason, selection: Selection) -> Html:
             "button",
             "because",
             reason.sentence,
-            el("span", "place", f"{reason.place.symbol} {reason.place.path.rsplit('/', 1)[-1]}:{reason.place.line}"),
+            el("span", "place", _where(reason.place)),
             data_code=str(reason.place),
         ),
         data_reason=reason.seq,

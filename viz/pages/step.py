@@ -11,7 +11,7 @@ from sim.timeline import StepView, Timeline
 from viz import address, gallery
 from viz.components.board import board
 from viz.figures.html import Html, el
-from viz.figures.masthead import masthead, notice, verdict
+from viz.figures.masthead import masthead, notice, story, verdict
 from viz.figures.parts import Selection
 from viz.figures.spine import spine
 from viz.figures.stage import stage
@@ -41,8 +41,10 @@ def draw(name: str, timeline: Timeline, version: FileVersion, *, growing: bool =
         growing: the trace is still being written.
         follow: show the newest step, whatever the address says.
     """
-    selection = address.selection()
+    selection, shipped = address.selection(), gallery.situation(name)
     step, notices = (timeline.steps[-1], []) if follow and timeline.steps else _step(name, timeline)
+    if shipped is not None:
+        notices.insert(0, story(shipped.title, shipped.words))
     if timeline.trace.truncated and not growing:
         notices.append(notice(timeline.trace.truncated))
     header = masthead(

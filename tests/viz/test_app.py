@@ -1,0 +1,147 @@
+"""The app without a browser: what its pages hold, without torch, and what they say when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.viz.drawn import Drawn
+from viz.gallery import DEFAULT, GALLERY, situation
+from viz.open_trace import SHIPPED, shipped_names
+
+_APP = Path(__file__).parents[2] / "viz" / "app.py"
+
+
+@pytest.fixture(autouse=True)
+def started_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `streamlit run viz/app.py` starts it; the tests' own arguments are no trace."""
+    monkeypatch.setattr(sys, "argv", [str(_APP)])
+
+
+def opened(**address: str | int) -> dict[str, Any]:
+    """What the app sends to its board when an address is opened."""
+    test = AppTest.from_file(str(_APP), default_timeout=60)
+    for name, value in address.items():
+        test.query_params[name] = str(value)
+    test.run()
+    assert not test.exception
+    (board,) = [element.proto.json for element in test.main if element.type == "bidi_component"]
+    data: dict[str, Any] = json.loads(board)
+    return data
+
+
+def test_opens_where_the_default_trace_is_worth_seeing() -> None:
+    data, shown = opened(), situation(DEFAULT)
+    assert shown is not None
+    assert data["step"] == shown.step
+    drawn = Drawn(data["parts"]["header"])
+    assert drawn.one(data_divergences=0)
+    assert int(drawn.one(data_decisions=None)["data-decisions"]) > 100
+
+
+def test_address_chooses_trace_step_and_view() -> None:
+    data = opened(trace="preemption", step=5, view="kv", req=1, block=3)
+    drawn = Drawn(data["parts"]["stage"])
+    assert data["step"] == 5
+    assert drawn.one(data_panel="kv")
+    assert not drawn.all(data_panel="scheduler")
+    assert drawn.one(data_detail=3)
+
+
+def test_gallery_is_complete_and_each_step_shows_its_situation() -> None:
+    assert sorted(each.name for each in GALLERY) == shipped_names()
+    drawn = Drawn(opened(page="gallery")["parts"]["stage"])
+    assert [element["data-situation"] for element in drawn.all(data_situation=None)] == [e.name for e in GALLERY]
+
+
+@pytest.mark.parametrize("number", [0, 43, -1, "last"])
+def test_step_out_of_range_is_said_and_the_nearest_is_shown(number: int | str) -> None:
+    data = opened(trace="prefix-hit", step=number)
+    assert f"There is no step {number}: this trace holds steps 1 to 42." in Drawn(data["parts"]["header"]).text
+    assert data["step"] in (1, 42)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"not a trace\n", "is not an Orrery trace"),
+        (b"", "is not an Orrery trace: it is empty"),
+        (b'{"type":"header","schema_version":99}\n', "has trace version 99; this Orrery reads version 1"),
+        (b"\x00\xff\xfe", "is not an Orrery trace"),
+        (None, "cannot be read"),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_a_sentence(tmp_path: Path, content: bytes | None, sentence: str) -> None:
+    path = tmp_path / "foreign.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    header = Drawn(opened(trace=str(path))["parts"]["header"])
+    assert sentence in header.text
+    assert header.one(role="alert")
+
+
+def test_a_trace_cut_short_is_shown_up_to_its_end(tmp_path: Path) -> None:
+    whole = (SHIPPED / "prefix-hit.jsonl").read_bytes()
+    path = tmp_path / "cut.jsonl"
+    path.write_bytes(whole[: len(whole) // 2])
+    data = opened(trace=str(path), step=3)
+    assert "cut.jsonl was cut short" in Drawn(data["parts"]["header"]).text
+    assert 3 <= data["last"] < 42
+    assert data["step"] == 3
+
+
+def test_an_edited_decision_is_a_divergence(tmp_path: Path) -> None:
+    lines = (SHIPPED / "prefix-hit.jsonl").read_text().splitlines()
+    edited = next(i for i, line in enumerate(lines) if '"schedule.request"' in line)
+    lines[edited] = lines[edited].replace('"num_scheduled_tokens":32', '"num_scheduled_tokens":31')
+    path = tmp_path / "edited.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    assert Drawn(opened(trace=str(path), step=1)["parts"]["header"]).one(data_divergences=1)
+
+
+_WITHOUT_TORCH = """
+import sys
+
+class Without:
+    # a finder that does not find what another one would
+
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        hidden = name.split(".")[0] in ("torch", "transformers", "triton", "xgrammar")
+        return None if hidden else self.finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path = [Without(finder) for finder in sys.meta_path]
+del sys.argv[0]
+from streamlit.testing.v1 import AppTest
+
+for address in ({}, {"page": "gallery"}, {"page": "live"}):
+    test = AppTest.from_file(sys.argv[0], default_timeout=60)
+    for name, value in address.items():
+        test.query_params[name] = value
+    test.run()
+    assert not test.exception, test.exception
+    print(next(element.proto.json for element in test.main if element.type == "bidi_component"))
+assert "torch" not in sys.modules
+"""
+
+
+def test_opens_and_replays_where_torch_cannot_be_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_TORCH, str(_APP)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    step, gallery, live = (json.loads(line)["parts"] for line in done.stdout.splitlines())
+    assert "0 divergences" in Drawn(step["header"]).text
+    assert Drawn(gallery["stage"]).all(data_situation=None)
+    assert "pip install 'llm-orrery[engine]'" in Drawn(live["header"]).text
