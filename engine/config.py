@@ -125,11 +125,13 @@ class TraceConfig(msgspec.Struct, frozen=True, kw_only=True):
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """All that a user may choose, in its parts."""
 
-    model: ModelConfig
-    cache: CacheConfig = msgspec.field(default_factory=CacheConfig)
-    scheduler: SchedulerConfig = msgspec.field(default_factory=SchedulerConfig)
-    speculative: SpeculativeConfig | None = None
-    trace: TraceConfig = msgspec.field(default_factory=TraceConfig)
+    model: Annotated[ModelConfig, Meta(description="which model")]
+    cache: Annotated[CacheConfig, Meta(description="the KV cache")] = msgspec.field(default_factory=CacheConfig)
+    scheduler: Annotated[SchedulerConfig, Meta(description="what a step may hold")] = msgspec.field(
+        default_factory=SchedulerConfig
+    )
+    speculative: Annotated[SpeculativeConfig | None, Meta(description="speculative decoding; null: none")] = None
+    trace: Annotated[TraceConfig, Meta(description="what is recorded")] = msgspec.field(default_factory=TraceConfig)
 
     @classmethod
     def from_args(cls, model: str, **engine_args: Any) -> EngineConfig:
@@ -156,25 +158,27 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the loaded model is."""
 
-    name: str
-    architecture: str
-    num_layers: int
-    hidden_size: int
-    num_attention_heads: int
-    num_kv_heads: int
+    name: Annotated[str, Meta(description="as it was asked for")]
+    architecture: Annotated[str, Meta(description="class name in Hugging Face transformers")]
+    num_layers: Annotated[int, Meta(description="decoder layers")]
+    hidden_size: Annotated[int, Meta(description="elements of a hidden state")]
+    num_attention_heads: Annotated[int, Meta(description="query heads")]
+    num_kv_heads: Annotated[int, Meta(description="key and value heads; several query heads share one")]
     head_size: Annotated[int, Meta(description="elements of one head")]
-    vocab_size: int
+    vocab_size: Annotated[int, Meta(description="tokens the model knows")]
     max_model_len: Annotated[int, Meta(description="longest prompt + output, resolved")]
-    dtype: str
-    eos_token_ids: tuple[int, ...]
-    num_parameters: int = 0
+    dtype: Annotated[str, Meta(description="dtype of weights and KV cache, resolved")]
+    eos_token_ids: Annotated[tuple[int, ...], Meta(description="tokens that end a sequence")]
+    num_parameters: Annotated[int, Meta(description="parameters of the model")] = 0
 
 
 class KVCacheGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Layers whose KV is kept by one rule and therefore shares one block table per request."""
 
-    kind: Literal["full_attention", "sliding_window"] = "full_attention"
-    num_layers: int
+    kind: Annotated[Literal["full_attention", "sliding_window"], Meta(description="what a query can see")] = (
+        "full_attention"
+    )
+    num_layers: Annotated[int, Meta(description="layers in the group")]
     sliding_window: Annotated[int | None, Meta(description="tokens a query can look back, itself included")] = None
     block_bytes: Annotated[int, Meta(description="bytes of one block over all layers of the group")]
 
@@ -183,8 +187,8 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The KV cache as it was built: what profiling and the hash seed resolved to."""
 
     num_gpu_blocks: Annotated[int, Meta(description="blocks in the pool, the null block 0 included")]
-    block_size: int
-    groups: tuple[KVCacheGroup, ...]
+    block_size: Annotated[int, Meta(description="tokens per block")]
+    groups: Annotated[tuple[KVCacheGroup, ...], Meta(description="KV cache groups; events name them by their index")]
     none_hash: Annotated[str, Meta(description="hex: parent hash of every first block")]
 
     def require_room_for(self, max_model_len: int) -> None:

@@ -20,9 +20,11 @@ MAX_SEED = 2**64 - 1
 class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What the output of a guided request must match."""
 
-    kind: Literal["choice", "regex", "json", "json_object", "grammar", "structural_tag"]
-    text: str
-    """The pattern, schema or EBNF itself; choices and schemas as JSON."""
+    kind: Annotated[
+        Literal["choice", "regex", "json", "json_object", "grammar", "structural_tag"],
+        Meta(description="the language it is written in"),
+    ]
+    text: Annotated[str, Meta(description="the pattern, schema or EBNF itself; choices and schemas as JSON")]
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
