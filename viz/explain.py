@@ -165,7 +165,7 @@ class _Telling:
         if event.reason == "token_budget":
             return "no budget is left in this step"
         if event.reason == "max_num_seqs":
-            return f"{count(self.config.max_num_seqs, 'request')} run already, as many as max_num_seqs allows"
+            return f"{self.config.max_num_seqs:,} run already, and max_num_seqs allows no more"
         return "a step that preempts admits nobody"
 
     def preempted(self, event: ev.SchedulePreempted) -> _Said:

@@ -99,7 +99,7 @@ def test_seats_and_blocks_that_are_missing(path: Path) -> None:
     run_step(run.core)
     run.add("d", 3)
     run_step(run.core)
-    assert run.said(4)[-1] == "r3 stays in waiting: 2 requests run already, as many as max_num_seqs allows"
+    assert run.said(4)[-1] == "r3 stays in waiting: 2 run already, and max_num_seqs allows no more"
 
 
 def test_victims(path: Path) -> None:

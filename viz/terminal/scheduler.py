@@ -1,0 +1,94 @@
+"""Scheduler: who runs in a step with how many tokens, who waits, and what the budget was spent on."""
+
+from __future__ import annotations
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from engine.trace import events as ev
+from sim.plan import PlanState
+from sim.timeline import StepView
+from viz.explain import Reason
+from viz.terminal.words import chip, filled_style, line_style, panel
+
+_LABEL = 7
+_BAR = 24
+_BUDGET = 60
+_MOST_WAITING = 8
+_ADMITTED = {"running": "", "new": "new", "resumed": "resumed"}
+
+
+def scheduler(view: StepView, reasons: list[Reason]) -> RenderableType:
+    """Draw the queues and the budget of a step."""
+    plan = view.plan
+    budget = _grid(["dim", "", ""])
+    budget.add_row("budget", _Budget(plan), f"{plan.num_scheduled_tokens:,} / {plan.token_budget:,} tokens")
+    return panel(
+        "Scheduler", "who runs in this step, and who has to wait", _running(view), _waiting(view, reasons), budget
+    )
+
+
+def _running(view: StepView) -> RenderableType:
+    rows = view.plan.rows.values()
+    if not rows:
+        return Text("nobody runs: nothing is to be computed", "dim")
+    table = _grid(["dim", "", "", "dim", "", ""])
+    most = max(row.num_wanted_tokens for row in rows)
+    for place, row in enumerate(rows):
+        amount = f"{row.num_scheduled_tokens:,}"
+        if row.truncated_by:
+            amount += f" of {row.num_wanted_tokens:,}, cut by {row.truncated_by}"
+        elif row.num_cached_tokens:
+            amount += f", {row.num_cached_tokens:,} more were cached"
+        label = "running" if place == 0 else ""
+        table.add_row(label, chip(row.request), row.phase, _ADMITTED[row.admission], _bar(row, most), amount)
+    return table
+
+
+def _bar(row: ev.ScheduleRequest, most: int) -> Text:
+    wanted = max(1, round(_BAR * row.num_wanted_tokens / max(most, _BAR)))
+    got = max(1, round(wanted * row.num_scheduled_tokens / row.num_wanted_tokens))
+    return Text.assemble(("█" * got, line_style(row.request)), ("░" * (wanted - got), line_style(row.request)))
+
+
+def _waiting(view: StepView, reasons: list[Reason]) -> RenderableType:
+    planned, plan = view.planned, view.plan
+    skipped = {r.request: r.sentence for r in reasons if r.event_type == "schedule.skipped"}
+    why = skipped | {r.request: r.sentence for r in reasons if r.event_type == "schedule.preempted"}
+    if not planned.waiting and not plan.skipped:
+        return Text("waiting  nobody", "dim")
+    table = _grid(["dim", "", ""])
+    for place, serial in enumerate(planned.waiting[:_MOST_WAITING]):
+        table.add_row("waiting" if place == 0 else "", chip(serial), why.get(serial, Text("behind it", "dim")))
+    if len(planned.waiting) > _MOST_WAITING:
+        table.add_row("", "", Text(f"… and {len(planned.waiting) - _MOST_WAITING:,} more", "dim"))
+    return table
+
+
+class _Budget:
+    """The budget as a bar: every row's share in its colour, named where there is room."""
+
+    def __init__(self, plan: PlanState) -> None:
+        self._plan = plan
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        filling = "▬" if console.no_color or console.color_system is None else " "
+        bar, end, spent = Text(), 0, 0
+        for row in self._plan.rows.values():
+            start, spent = end, spent + row.num_scheduled_tokens
+            end = max(start + 1, round(_BUDGET * spent / self._plan.token_budget))
+            name = f"r{row.request}" if len(f"r{row.request}") < end - start else ""
+            bar.append(name.center(end - start, filling), filled_style(row.request))
+        yield bar.append("·" * (_BUDGET - end), "dim")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(_BUDGET, max(_BUDGET, len(self._plan.rows)))
+
+
+def _grid(styles: list[str]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for place, style in enumerate(styles):
+        table.add_column(style=style, no_wrap=place < len(styles) - 1, width=_LABEL if place == 0 else None)
+    return table
