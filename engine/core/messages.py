@@ -35,15 +35,10 @@ class RequestStatus(enum.Enum):
     FINISHED_IGNORED = "finished_ignored"
     FINISHED_ERROR = "finished_error"
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether this is an end: the request holds no block and is scheduled no more."""
-        return self in _FINISH_REASONS
-
-    @property
-    def finish_reason(self) -> str | None:
-        """vLLM's word for the end: stop, length, abort or error; None while alive."""
-        return _FINISH_REASONS.get(self)
+    finish_reason: str | None
+    """vLLM's word for the end: stop, length, abort or error; None while alive."""
+    is_finished: bool
+    """Whether this is an end: the request holds no block and is scheduled no more."""
 
 
 _FINISH_REASONS = {
@@ -53,6 +48,10 @@ _FINISH_REASONS = {
     RequestStatus.FINISHED_IGNORED: "length",
     RequestStatus.FINISHED_ERROR: "error",
 }
+# Plain attributes, set once: every row of every step is asked, and hashing an enum member is slow.
+for _status in RequestStatus:
+    _status.finish_reason = _FINISH_REASONS.get(_status)
+    _status.is_finished = _status in _FINISH_REASONS
 
 
 class EngineCoreRequest(msgspec.Struct, frozen=True, kw_only=True):

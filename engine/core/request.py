@@ -20,6 +20,7 @@ class Request:
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_placed_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "priority",
@@ -44,6 +45,8 @@ class Request:
         self.token_ids = list(request.prompt_token_ids)
         self.max_tokens = request.sampling_params.max_tokens or max_model_len - self.num_prompt_tokens
         self.num_computed_tokens = 0
+        self.num_placed_tokens = 0
+        """While fewer tokens than this are computed, the request needs no further block and fills none."""
         self.num_cached_tokens: int | None = None
         """Tokens that the prefix cache spared at the first admission; None before it."""
         self.num_preemptions = 0

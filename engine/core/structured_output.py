@@ -55,7 +55,7 @@ class StructuredOutputManager:
         guided = [row for row in plan.rows.values() if row.request.grammar is not None]
         if not guided or self._backend is None:
             return None
-        return self._backend.fill_bitmask([(row.request.serial, row.draft_token_ids) for row in guided])
+        return self._backend.fill_bitmask([(row.request.serial, row.scheduled.draft_token_ids) for row in guided])
 
     def accept_tokens(self, request: Request, token_ids: list[int]) -> None:
         """Advance a request's automaton over the tokens appended to its output."""

@@ -68,6 +68,7 @@ class KVCacheManager:
         self.req_to_block_hashes: dict[int, list[BlockHash]] = {}
         self._hash_algo = config.cache.prefix_caching_hash_algo
         self._none_hash = bytes.fromhex(kv_cache.none_hash)
+        self._nothing_new = Allocation(tuple([] for _ in kv_cache.groups), [])
         self._trace = trace
 
     def get_computed_blocks(self, request: Request) -> ComputedBlocks:
@@ -105,6 +106,8 @@ class KVCacheManager:
             num_new_tokens: tokens to schedule after the computed ones.
             computed: a prefix from the cache that the request is about to share, on its admission.
         """
+        if computed is None and request.num_computed_tokens + num_new_tokens < request.num_placed_tokens:
+            return self._nothing_new
         hits = computed.blocks if computed else [[] for _ in self.coordinator.groups]
         num_computed = request.num_computed_tokens + (computed.num_tokens if computed else 0)
         # A request on its admission drafts nothing yet, so it needs no slots to look ahead.
@@ -121,6 +124,7 @@ class KVCacheManager:
                 self._emit_touched(request, group.group, hit)
         new_block_ids = tuple(self._allocate_in(group, request, num_slots) for group in range(len(hits)))
         registered = self._cache_blocks(request, num_computed + num_new_tokens) if self.enable_caching else []
+        request.num_placed_tokens = self._num_placed_tokens(min(num_computed + num_new_tokens, request.num_tokens))
         return Allocation(new_block_ids, registered)
 
     def block_ids(self, request: Request) -> tuple[list[int], ...]:
@@ -129,6 +133,7 @@ class KVCacheManager:
 
     def free(self, request: Request, why: str) -> None:
         """Give back all blocks of a request that was preempted or has ended."""
+        request.num_placed_tokens = 0
         for group in self.coordinator.groups:
             blocks = group.free(request.serial)
             if blocks and self._trace is not None:
@@ -167,6 +172,14 @@ class KVCacheManager:
         if self._trace is not None:
             self._trace.emit(CacheReset(done=done, blocks_in_use=blocks_in_use))
         return done
+
+    def _num_placed_tokens(self, num_tokens: int) -> int:
+        """Up to where a request with so many computed tokens of its own can go on in the block it has begun.
+
+        A decode crosses into a new block once in `block_size` steps; in all others it is spared every question.
+        """
+        begun = num_tokens // self.block_size * self.block_size
+        return begun + self.block_size - self.num_lookahead_tokens if num_tokens > begun else 0
 
     def _allocate_in(self, group_index: int, request: Request, num_tokens: int) -> list[int]:
         group = self.coordinator.groups[group_index]

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from engine.core.kv_cache.manager import Allocation, RegisteredBlock
+from engine.core.messages import NewRequestData, ScheduledRow
 from engine.core.request import Request
 
 Admission = Literal["running", "new", "resumed"]
 
 
-@dataclass(slots=True)
-class PlannedRow:
-    """One request's share of the step."""
+class PlannedRow(NamedTuple):
+    """One request's share of the step: what the executor is told, and what the core must remember of it."""
 
     request: Request
-    num_tokens: int
-    num_computed_tokens: int
-    """Before the step."""
-    block_ids: tuple[list[int], ...]
-    """As in `ScheduledRow`."""
+    scheduled: ScheduledRow
     registered: list[RegisteredBlock]
     """Blocks findable by hash already, on the promise that this row fills them."""
-    admission: Admission
-    draft_token_ids: tuple[int, ...]
     num_preemptions: int
     """The request's count when it was planned: if it has grown, the request was preempted in the meantime."""
 
@@ -48,17 +41,16 @@ class StepPlan:
     ) -> None:
         """Give a request tokens in this step; those beyond the tokens it has are its drafts."""
         self.budget -= num_tokens
-        num_drafts = max(0, request.num_computed_tokens + num_tokens - request.num_tokens)
-        self.rows[request.serial] = PlannedRow(
-            request,
-            num_tokens,
-            request.num_computed_tokens,
-            block_ids,
-            allocation.registered,
-            admission,
-            tuple(request.spec_token_ids[:num_drafts]),
-            request.num_preemptions,
+        scheduled = ScheduledRow(
+            serial=request.serial,
+            request_id=request.request_id,
+            num_scheduled_tokens=num_tokens,
+            num_computed_tokens=request.num_computed_tokens,
+            block_ids=block_ids,
+            new=None if admission == "running" else _new_request_data(request),
+            draft_token_ids=_scheduled_drafts(request, num_tokens) if request.spec_token_ids else (),
         )
+        self.rows[request.serial] = PlannedRow(request, scheduled, allocation.registered, request.num_preemptions)
 
     def take_back(self, request: Request) -> PlannedRow | None:
         """Take a request out of the step again, if it is in it; its budget is returned to the others.
@@ -68,10 +60,23 @@ class StepPlan:
         """
         row = self.rows.pop(request.serial, None)
         if row is not None:
-            self.budget += row.num_tokens
+            self.budget += row.scheduled.num_scheduled_tokens
         return row
 
     @property
     def num_tokens(self) -> int:
         """Length of the step's super-sequence."""
-        return sum(row.num_tokens for row in self.rows.values())
+        return sum(row.scheduled.num_scheduled_tokens for row in self.rows.values())
+
+
+def _new_request_data(request: Request) -> NewRequestData:
+    return NewRequestData(
+        token_ids=list(request.token_ids),
+        num_prompt_tokens=request.num_prompt_tokens,
+        sampling_params=request.sampling_params,
+    )
+
+
+def _scheduled_drafts(request: Request, num_tokens: int) -> tuple[int, ...]:
+    num_drafts = request.num_computed_tokens + num_tokens - request.num_tokens
+    return tuple(request.spec_token_ids[: max(0, num_drafts)])

@@ -9,20 +9,18 @@ from __future__ import annotations
 from typing import Literal
 
 from engine.config import EngineConfig, KVCacheConfig
-from engine.core.kv_cache.manager import Allocation, KVCacheManager, Shortage
+from engine.core.kv_cache.manager import KVCacheManager, Shortage
 from engine.core.messages import (
     EngineCoreOutput,
     ForwardFailure,
     ModelRunnerOutput,
-    NewRequestData,
     RequestStatus,
-    ScheduledRow,
     SchedulerOutput,
 )
 from engine.core.request import Request
 from engine.core.request_queue import create_request_queue
 from engine.core.scheduler.admission import AdmissionGates
-from engine.core.scheduler.plan import Admission, PlannedRow, StepPlan
+from engine.core.scheduler.plan import Admission, StepPlan
 from engine.core.scheduler.update import apply_failure, apply_output
 from engine.core.scheduler.wanted import Wanted, tokens_wanted
 from engine.core.structured_output import StructuredOutputManager
@@ -148,24 +146,19 @@ class Scheduler:
                 self._emit_skipped(request, "token_budget", behind=len(self.running) - index - 1)
                 return
             wanted = self._tokens_wanted(request, request.num_computed_tokens, plan)
-            allocation = self._allocate_or_preempt(request, wanted.num_tokens, plan)
-            if allocation is None:
-                return
+            allocation = self.kv_cache_manager.allocate_slots(request, wanted.num_tokens)
+            while isinstance(allocation, Shortage):
+                victim = self._choose_victim()
+                if self.running.index(victim) < index:
+                    index -= 1
+                self._preempt(victim, request, allocation, plan)
+                if victim is request:
+                    return
+                allocation = self.kv_cache_manager.allocate_slots(request, wanted.num_tokens)
             plan.add(request, wanted.num_tokens, allocation, "running", allocation.new_block_ids)
-            self._emit_scheduled(request, wanted, plan, "running", num_cached_tokens=0)
-            # A victim that stood before this request has moved it forward.
-            index = self.running.index(request, max(0, index - len(plan.preempted))) + 1
-
-    def _allocate_or_preempt(self, request: Request, num_tokens: int, plan: StepPlan) -> Allocation | None:
-        """Slots for a running request, at the cost of others if need be; None if it was the last one to give way."""
-        while True:
-            allocation = self.kv_cache_manager.allocate_slots(request, num_tokens)
-            if isinstance(allocation, Allocation):
-                return allocation
-            victim = self._choose_victim()
-            self._preempt(victim, request, allocation, plan)
-            if victim is request:
-                return None
+            if self.trace is not None:
+                self._emit_scheduled(request, wanted, plan, "running", num_cached_tokens=0)
+            index += 1
 
     def _choose_victim(self) -> Request:
         if self.config.policy == "priority":
@@ -245,7 +238,8 @@ class Scheduler:
         if request.num_cached_tokens is None:
             request.num_cached_tokens = computed.num_tokens
         plan.add(request, wanted.num_tokens, allocation, admission, self.kv_cache_manager.block_ids(request))
-        self._emit_scheduled(request, wanted, plan, admission, num_cached_tokens=computed.num_tokens)
+        if self.trace is not None:
+            self._emit_scheduled(request, wanted, plan, admission, num_cached_tokens=computed.num_tokens)
         return True
 
     # --- the plan leaves ----------------------------------------------------------------------------------------
@@ -256,14 +250,13 @@ class Scheduler:
             # Nothing will run, so nobody would hear of the released ones: they are kept for the next plan.
             self._emit_step_scheduled(plan, [])
             return SchedulerOutput(step=plan.step, rows=[], released=[])
-        rows = [_scheduled_row(row) for row in plan.rows.values()]
         for row in plan.rows.values():
-            row.request.num_computed_tokens += row.num_tokens
+            row.request.num_computed_tokens = row.scheduled.num_tokens_after
             row.request.spec_token_ids = []
         self._in_flight[plan.step] = plan
         released, self._released = self._released, []
         self._emit_step_scheduled(plan, released)
-        return SchedulerOutput(step=plan.step, rows=rows, released=released)
+        return SchedulerOutput(step=plan.step, rows=[row.scheduled for row in plan.rows.values()], released=released)
 
     def _tokens_wanted(self, request: Request, num_computed_tokens: int, plan: StepPlan) -> Wanted:
         return tokens_wanted(
@@ -303,21 +296,21 @@ class Scheduler:
     def _emit_scheduled(
         self, request: Request, wanted: Wanted, plan: StepPlan, admission: Admission, num_cached_tokens: int
     ) -> None:
-        if self.trace is not None:
-            self.trace.emit(
-                ScheduleRequest(
-                    request=request.serial,
-                    admission=admission,
-                    phase="decode" if _only_newest_left(request, wanted) else "prefill",
-                    num_wanted_tokens=wanted.num_wanted_tokens,
-                    num_scheduled_tokens=wanted.num_tokens,
-                    num_computed_tokens=request.num_computed_tokens,
-                    num_cached_tokens=num_cached_tokens,
-                    truncated_by=wanted.truncated_by,
-                    budget_left=plan.budget,
-                    draft_token_ids=plan.rows[request.serial].draft_token_ids,
-                )
+        assert self.trace is not None
+        self.trace.emit(
+            ScheduleRequest(
+                request=request.serial,
+                admission=admission,
+                phase="decode" if _only_newest_left(request, wanted) else "prefill",
+                num_wanted_tokens=wanted.num_wanted_tokens,
+                num_scheduled_tokens=wanted.num_tokens,
+                num_computed_tokens=request.num_computed_tokens,
+                num_cached_tokens=num_cached_tokens,
+                truncated_by=wanted.truncated_by,
+                budget_left=plan.budget,
+                draft_token_ids=plan.rows[request.serial].scheduled.draft_token_ids,
             )
+        )
 
     def _emit_skipped(self, request: Request, reason: str, behind: int, shortage: Shortage | None = None) -> None:
         if self.trace is not None:
@@ -336,7 +329,7 @@ class Scheduler:
             self.trace.emit(
                 StepScheduled(
                     requests=list(plan.rows),
-                    num_scheduled_tokens=[row.num_tokens for row in plan.rows.values()],
+                    num_scheduled_tokens=[row.scheduled.num_scheduled_tokens for row in plan.rows.values()],
                     total_num_scheduled_tokens=plan.num_tokens,
                     budget_left=plan.budget,
                     free_blocks=self.kv_cache_manager.block_pool.num_free_blocks,
@@ -347,23 +340,3 @@ class Scheduler:
 
 def _only_newest_left(request: Request, wanted: Wanted) -> bool:
     return request.num_output_tokens > 0 and wanted.num_wanted_tokens == 1 + len(request.spec_token_ids)
-
-
-def _scheduled_row(row: PlannedRow) -> ScheduledRow:
-    request = row.request
-    new = None
-    if row.admission != "running":
-        new = NewRequestData(
-            token_ids=list(request.token_ids),
-            num_prompt_tokens=request.num_prompt_tokens,
-            sampling_params=request.sampling_params,
-        )
-    return ScheduledRow(
-        serial=request.serial,
-        request_id=request.request_id,
-        num_scheduled_tokens=row.num_tokens,
-        num_computed_tokens=row.num_computed_tokens,
-        block_ids=row.block_ids,
-        new=new,
-        draft_token_ids=row.draft_token_ids,
-    )

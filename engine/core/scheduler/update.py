@@ -21,22 +21,16 @@ def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput
     for row, token_ids, draft_token_ids in zip(plan.rows.values(), output.sampled_token_ids, drafts, strict=True):
         request = row.request
         dropped = _why_dropped(row)
-        num_rejected = 0 if dropped else _take_back_rejected(row, token_ids)
-        appended, stop = ([], None) if dropped else _append_until_stop(request, token_ids, scheduler.max_model_len)
-        if request.status is RequestStatus.RUNNING and not dropped:
-            request.spec_token_ids = list(draft_token_ids)
-        if scheduler.trace is not None:
-            scheduler.trace.emit(
-                UpdateRequest(
-                    request=request.serial,
-                    appended=appended,
-                    num_cut=0 if dropped else len(token_ids) - len(appended),
-                    num_rejected=num_rejected,
-                    num_computed_tokens=request.num_computed_tokens,
-                    dropped=dropped,
-                )
-            )
-        scheduler.structured_output_manager.accept_tokens(request, appended)
+        if dropped:
+            _emit_update(scheduler, row, [], 0, 0, dropped)
+            continue
+        num_rejected = _take_back_rejected(row, token_ids) if row.scheduled.draft_token_ids else 0
+        appended, stop = _append_until_stop(request, token_ids, scheduler.max_model_len)
+        if request.status is RequestStatus.RUNNING:
+            request.spec_token_ids = draft_token_ids
+        _emit_update(scheduler, row, appended, len(token_ids) - len(appended), num_rejected, None)
+        if request.grammar is not None:
+            scheduler.structured_output_manager.accept_tokens(request, appended)
         if stop:
             scheduler.finish(request, stop.status, _why_stopped(stop), stop.stop_reason)
         if appended:
@@ -72,9 +66,9 @@ def _why_dropped(row: PlannedRow) -> Literal["finished", "resumed"] | None:
 
 def _take_back_rejected(row: PlannedRow, token_ids: list[int]) -> int:
     """Uncount the drafts that the model did not accept: their slots hold KV of tokens that are not there."""
-    if not row.draft_token_ids or not token_ids:
+    if not token_ids:
         return 0
-    num_rejected = len(row.draft_token_ids) - (len(token_ids) - 1)
+    num_rejected = len(row.scheduled.draft_token_ids) - (len(token_ids) - 1)
     if row.num_preemptions == row.request.num_preemptions:
         row.request.num_computed_tokens -= num_rejected
     return num_rejected
@@ -87,6 +81,27 @@ def _append_until_stop(request: Request, token_ids: list[int], max_model_len: in
         if stop:
             return token_ids[:count], stop
     return token_ids, None
+
+
+def _emit_update(
+    scheduler: Scheduler,
+    row: PlannedRow,
+    appended: list[int],
+    num_cut: int,
+    num_rejected: int,
+    dropped: Literal["finished", "resumed"] | None,
+) -> None:
+    if scheduler.trace is not None:
+        scheduler.trace.emit(
+            UpdateRequest(
+                request=row.request.serial,
+                appended=appended,
+                num_cut=num_cut,
+                num_rejected=num_rejected,
+                num_computed_tokens=row.request.num_computed_tokens,
+                dropped=dropped,
+            )
+        )
 
 
 def _why_stopped(stop: Stop) -> str:
