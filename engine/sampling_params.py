@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -45,8 +46,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     max_tokens: Annotated[int | None, Meta(description="most output tokens; None: until max_model_len")] = 16
     min_tokens: Annotated[int, Meta(description="output tokens before any stop condition but length is looked at")] = 0
-    stop: Annotated[tuple[str, ...], Meta(description="strings that end the output, checked on detokenised text")] = ()
-    stop_token_ids: Annotated[tuple[int, ...], Meta(description="token ids that end the output (kept in it)")] = ()
+    stop: Annotated[Sequence[str], Meta(description="strings that end the output, checked on detokenised text")] = ()
+    stop_token_ids: Annotated[Sequence[int], Meta(description="token ids that end the output (kept in it)")] = ()
     include_stop_str_in_output: Annotated[bool, Meta(description="keep the stop string in the text")] = False
     ignore_eos: Annotated[bool, Meta(description="go on after the model's end-of-sequence token")] = False
     skip_special_tokens: Annotated[bool, Meta(description="leave special tokens out of the text")] = True

@@ -6,12 +6,15 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from engine.llm import LLM
 from engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Workload(NamedTuple):
@@ -53,7 +56,7 @@ def compare(model: str, rounds: int, report: Callable[[str], None]) -> list[Comp
     reference = AutoModelForCausalLM.from_pretrained(llm.llm_engine.model_path, dtype=torch.float32).eval()
     comparisons = []
     for workload in WORKLOADS:
-        prompts = _prompts(workload, llm.llm_engine.model_facts.vocab_size)
+        prompts = _prompts(workload, llm.llm_engine.model.vocab_size)
         speeds: dict[str, list[float]] = {"engine": [], "transformers": []}
         for round_number in range(rounds + 1):
             report(f"{workload.name}, round {round_number} of {rounds}")
@@ -85,7 +88,7 @@ def _time_engine(llm: LLM, workload: Workload, prompts: list[list[int]]) -> floa
 
 
 @torch.inference_mode()
-def _time_reference(model: torch.nn.Module, workload: Workload, prompts: list[list[int]]) -> float:
+def _time_reference(model: PreTrainedModel, workload: Workload, prompts: list[list[int]]) -> float:
     inputs = torch.tensor(prompts)
     started = time.perf_counter()
     tokens = model.generate(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -130,7 +132,7 @@ def test_nothing_new_is_admitted_in_a_step_that_preempted() -> None:
     ],
 )
 def test_stops_in_their_order(
-    token: int, params: dict[str, object], reason: str, stop_reason: int | None, length: int
+    token: int, params: dict[str, Any], reason: str, stop_reason: int | None, length: int
 ) -> None:
     core = make_core()
     core.add(request("a", [10, 11], **params))

@@ -29,7 +29,7 @@ def crowds(tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
     folder = tmp_path_factory.mktemp("crowds")
     return [
         record_crowd(folder / f"{index}.jsonl", seed=index, num_requests=60, **arguments)
-        for index, arguments in enumerate(
+        for index, arguments in enumerate[dict[str, Any]](
             [
                 {"policy": "fcfs"},
                 {"policy": "priority"},
