@@ -22,6 +22,6 @@ def run_step(core: EngineCore, executor: Executor) -> EngineCoreOutputs:
 def _forward(core: EngineCore, executor: Executor, plan: SchedulerOutput) -> ModelRunnerOutput | ForwardFailure:
     try:
         executor.execute_model(plan)
-        return executor.sample_tokens(core.grammar_bitmask(plan.step))  # type: ignore[func-returns-value] # no guided rows
+        return executor.sample_tokens(core.grammar_bitmask(plan.step))
     except ForwardError as error:
         return ForwardFailure(step=plan.step, why=str(error))

@@ -22,7 +22,8 @@ from engine.llm import LLM
 from engine.models.store import resolve_model
 from engine.sampling_params import SamplingParams
 from engine.trace.events import Event, KVLookup, SchedulePreempted, ScheduleRequest, StepScheduled
-from engine.trace.file import read_trace
+from engine.trace.file import Trace, read_trace
+from sim.replay import replay
 
 EventType = TypeVar("EventType", bound=Event)
 
@@ -112,20 +113,20 @@ class Recorded:
     """An `LLM` and the trace of all it does."""
 
     def __init__(self, model: str, folder: Path, **engine_args: object) -> None:
-        self._trace = folder / "trace.jsonl"
+        self._file = folder / "trace.jsonl"
         self.llm = LLM(
             model=model,
             dtype="float32",
             device="cpu",
             max_model_len=MAX_MODEL_LEN,
-            trace=self._trace,
+            trace=self._file,
             trace_level="control",
             **engine_args,
         )
 
     def run(self, prompts: Sequence[list[int]], params: SamplingParams | list[SamplingParams], apart: bool) -> Run:
         """Generate for all prompts together, or one after the other."""
-        before = len(read_trace(self._trace).events)
+        before = len(self.trace().events)
         inputs: list[Prompt] = [{"prompt_token_ids": prompt} for prompt in prompts]
         each = params if isinstance(params, list) else [params] * len(inputs)
         groups = [[n] for n in range(len(inputs))] if apart else [list(range(len(inputs)))]
@@ -135,7 +136,11 @@ class Recorded:
             for output in self.llm.generate([inputs[n] for n in group], [each[n] for n in group], use_tqdm=False)
         ]
         assert not self.llm.llm_engine.has_unfinished_requests()
-        return Run(tokens, read_trace(self._trace).events[before:])
+        return Run(tokens, self.trace().events[before:])
+
+    def trace(self) -> Trace:
+        """All that it has recorded so far."""
+        return read_trace(self._file)
 
     def forget(self) -> None:
         """Start without cached prefixes; this is refused unless every block has been given back."""
@@ -299,3 +304,10 @@ def test_seeded_sampling_does_not_depend_on_any_of_it(
     assert preempted.num_preemptions > 0
     assert in_chunks.most_chunks > 1
     assert with_hits.tokens == preempted.tokens == in_chunks.tokens == alone.tokens
+
+
+def test_every_trace_of_it_replays(roomy: Recorded, tight: Recorded, chunked: Recorded) -> None:
+    for engine in (roomy, tight, chunked):
+        report = replay(engine.trace())
+        assert report.divergence is None, report.divergence
+        assert report.num_decisions > 1000

@@ -9,7 +9,9 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from engine.errors import ModelError
 from engine.frontend.tokenizer import Tokenizer
+from engine.models.store import resolve_model
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog, and then the dog jumps over the quick fox",
@@ -17,7 +19,10 @@ CORPUS = [
     "été, naïve, señor, Übermut: 你好世界 你好 😀😀 Добрый день",
 ]
 _LETTERS = list("▁abcdefghijklmnopqrstuvwxyz,;:.你好")
-KINDS = ("byte-level", "sentencepiece", "metaspace")
+
+SMALL_KINDS = ("byte-level", "sentencepiece", "metaspace")
+REAL = [pytest.param("orrery-tiny"), pytest.param("smollm2-135m", marks=pytest.mark.real_model)]
+KINDS = [*SMALL_KINDS, *REAL]
 
 
 def _byte_level() -> tokenizers.Tokenizer:
@@ -90,10 +95,32 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: save(make(), tmp_path_factory.mktemp(kind)) for kind, make in makers.items()}
 
 
+class Tokenizers:
+    """Tokenizers by kind, or by the name of a model; loaded when first asked for."""
+
+    def __init__(self, folders: dict[str, Path]) -> None:
+        self._folders = folders
+        self._loaded: dict[str, Tokenizer] = {}
+
+    def folder(self, kind: str) -> Path:
+        """Where it is."""
+        if kind in self._folders:
+            return self._folders[kind]
+        try:
+            return resolve_model(kind)
+        except ModelError as error:
+            pytest.skip(str(error))
+
+    def __getitem__(self, kind: str) -> Tokenizer:
+        if kind not in self._loaded:
+            self._loaded[kind] = Tokenizer.from_folder(self.folder(kind))
+        return self._loaded[kind]
+
+
 @pytest.fixture(scope="session")
-def by_kind(folders: dict[str, Path]) -> dict[str, Tokenizer]:
-    """Per kind a small tokenizer of it."""
-    return {kind: Tokenizer.from_folder(folder) for kind, folder in folders.items()}
+def tokenizers_by_kind(folders: dict[str, Path]) -> Tokenizers:
+    """Tokenizers of every kind."""
+    return Tokenizers(folders)
 
 
 @pytest.fixture(scope="session", params=KINDS)
@@ -103,12 +130,12 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def tokenizer(kind: str, by_kind: dict[str, Tokenizer]) -> Tokenizer:
-    """A small tokenizer of each kind in turn."""
-    return by_kind[kind]
+def tokenizer(kind: str, tokenizers_by_kind: Tokenizers) -> Tokenizer:
+    """A tokenizer of each kind in turn."""
+    return tokenizers_by_kind[kind]
 
 
 @pytest.fixture(scope="session")
-def folder(kind: str, folders: dict[str, Path]) -> Path:
+def folder(kind: str, tokenizers_by_kind: Tokenizers) -> Path:
     """The folder of each kind in turn."""
-    return folders[kind]
+    return tokenizers_by_kind.folder(kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from engine.frontend.detokenizer import Detokenizer
 from engine.frontend.tokenizer import Tokenizer
 
-from .conftest import KINDS
+from .conftest import KINDS, Tokenizers
 
 REPLACEMENT = "\ufffd"
+BYTE_LEVEL = ("byte-level", "smollm2-135m")
 every_kind = pytest.mark.parametrize("which", KINDS)
 
 
@@ -34,8 +36,10 @@ def in_context(tokenizer: Tokenizer, prompt: list[int], output: list[int], skip:
 @every_kind
 @settings(deadline=None)
 @given(prompt=st.text(), output=st.text(min_size=1))
-def test_the_deltas_of_a_text_add_up_to_it(by_kind: dict[str, Tokenizer], which: str, prompt: str, output: str) -> None:
-    tokenizer = by_kind[which]
+def test_the_deltas_of_a_text_add_up_to_it(
+    tokenizers_by_kind: Tokenizers, which: str, prompt: str, output: str
+) -> None:
+    tokenizer = tokenizers_by_kind[which]
     prompt_ids = tokenizer.encode(prompt)
     output_ids = tokenizer.encode(output, add_special_tokens=False)
     deltas = detokenize(tokenizer, prompt_ids, output_ids)
@@ -45,10 +49,10 @@ def test_the_deltas_of_a_text_add_up_to_it(by_kind: dict[str, Tokenizer], which:
 
 
 @every_kind
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None)
 @given(data=st.data())
-def test_any_tokens_at_all_give_what_the_library_gives(by_kind: dict[str, Tokenizer], which: str, data: Any) -> None:
-    tokenizer = by_kind[which]
+def test_any_tokens_at_all_give_what_the_library_gives(tokenizers_by_kind: Tokenizers, which: str, data: Any) -> None:
+    tokenizer = tokenizers_by_kind[which]
     ids = st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=12)
     prompt = data.draw(ids) + tokenizer.encode("x", add_special_tokens=False)
     output, skip = data.draw(ids), data.draw(st.booleans())
@@ -56,28 +60,27 @@ def test_any_tokens_at_all_give_what_the_library_gives(by_kind: dict[str, Tokeni
     visible = [i for i in output if not (skip and tokenizer.is_special(i))]
     spelled = b"".join(map(tokenizer.token_bytes, visible))
     assert text == spelled.decode("utf-8", errors="replace")
-    if which == "byte-level" or REPLACEMENT not in text:
+    if which in BYTE_LEVEL or REPLACEMENT not in text:
         assert text == in_context(tokenizer, prompt, output, skip)
 
 
 @every_kind
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None)
 @given(data=st.data())
 def test_a_text_with_nothing_before_it_begins_as_the_library_begins_it(
-    by_kind: dict[str, Tokenizer], which: str, data: Any
+    tokenizers_by_kind: Tokenizers, which: str, data: Any
 ) -> None:
-    tokenizer = by_kind[which]
-    special = [i for i in range(tokenizer.vocab_size) if tokenizer.is_special(i)]
-    prompt = data.draw(st.lists(st.sampled_from(special), min_size=1, max_size=2))
+    tokenizer = tokenizers_by_kind[which]
+    prompt = data.draw(st.lists(st.sampled_from(_special(tokenizer)), min_size=1, max_size=2))
     output = tokenizer.encode(data.draw(st.text(min_size=1)), add_special_tokens=False)
     assert "".join(detokenize(tokenizer, prompt, output)) == in_context(tokenizer, prompt, output, skip=True)
 
 
 @every_kind
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None)
 @given(text=st.text(alphabet="aé你😀", min_size=1), data=st.data())
-def test_a_prompt_may_end_inside_a_character(by_kind: dict[str, Tokenizer], which: str, text: str, data: Any) -> None:
-    tokenizer = by_kind[which]
+def test_a_prompt_may_end_inside_a_character(tokenizers_by_kind: Tokenizers, which: str, text: str, data: Any) -> None:
+    tokenizer = tokenizers_by_kind[which]
     ids = _byte_tokens(tokenizer, text)
     cut = data.draw(st.integers(1, len(ids)))
     prompt, output = ids[:cut], ids[cut:]
@@ -87,8 +90,18 @@ def test_a_prompt_may_end_inside_a_character(by_kind: dict[str, Tokenizer], whic
 
 def _byte_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
     """Tokens of one byte each."""
-    of_byte = {tokenizer.token_bytes(i): i for i in range(tokenizer.vocab_size) if len(tokenizer.token_bytes(i)) == 1}
-    return [of_byte[bytes([byte])] for byte in text.encode()]
+    return [_one_byte_tokens(tokenizer)[byte] for byte in text.encode()]
+
+
+@functools.cache
+def _one_byte_tokens(tokenizer: Tokenizer) -> dict[int, int]:
+    pieces = ((tokenizer.token_bytes(token_id), token_id) for token_id in range(tokenizer.vocab_size))
+    return {piece[0]: token_id for piece, token_id in pieces if len(piece) == 1}
+
+
+@functools.cache
+def _special(tokenizer: Tokenizer) -> list[int]:
+    return [token_id for token_id in range(tokenizer.vocab_size) if tokenizer.is_special(token_id)]
 
 
 class TestPromptInsideACharacter:
@@ -113,7 +126,7 @@ class TestPromptInsideACharacter:
         assert detokenize(tokenizer, ids[:2], []) == [""]
 
     def test_the_output_is_only_special_tokens(self, tokenizer: Tokenizer, ids: list[int]) -> None:
-        special = next(i for i in range(tokenizer.vocab_size) if tokenizer.is_special(i))
+        special = _special(tokenizer)[0]
         assert detokenize(tokenizer, ids[:2], [special]) == ["", ""]
         assert detokenize(tokenizer, ids[:2], [special, ids[2]]) == ["", "你", ""]
 
@@ -130,7 +143,7 @@ def test_complete_characters_survive_a_broken_one(tokenizer: Tokenizer) -> None:
 
 
 def test_special_tokens_are_kept_when_asked_for(tokenizer: Tokenizer) -> None:
-    special = next(i for i in range(tokenizer.vocab_size) if tokenizer.is_special(i))
+    special = _special(tokenizer)[0]
     x = _byte_tokens(tokenizer, "x")
     kept = "".join(detokenize(tokenizer, x, [*x, special, *x], skip_special_tokens=False))
     assert kept == f"x{tokenizer.token_bytes(special).decode()}x"

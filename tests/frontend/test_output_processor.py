@@ -16,7 +16,7 @@ from engine.outputs import RequestOutput
 from engine.sampling_params import SamplingParams
 from engine.trace.events import Event, OutputText, TokenPieces
 
-from .conftest import KINDS
+from .conftest import KINDS, Tokenizers
 
 
 class Sink:
@@ -220,9 +220,9 @@ def test_without_a_trace_nothing_is_recorded_and_the_output_is_the_same(tokenize
 @settings(deadline=None, max_examples=150)
 @given(data=st.data())
 def test_how_many_tokens_a_step_brings_makes_no_difference(
-    by_kind: dict[str, Tokenizer], which: str, data: Any
+    tokenizers_by_kind: Tokenizers, which: str, data: Any
 ) -> None:
-    tokenizer = by_kind[which]
+    tokenizer = tokenizers_by_kind[which]
     text = data.draw(st.text(alphabet="ab é你😀", min_size=1, max_size=20))
     ids = tokenizer.encode(text, add_special_tokens=False)
     stop = tuple(data.draw(st.lists(st.text(alphabet="ab é你😀", min_size=1, max_size=4), max_size=2)))

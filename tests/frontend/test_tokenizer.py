@@ -17,7 +17,7 @@ from tokenizers import decoders, models
 from engine.errors import ModelError, RequestError
 from engine.frontend.tokenizer import Tokenizer
 
-from .conftest import save
+from .conftest import KINDS, Tokenizers, save
 
 TEXTS = ["hello the fox", " hello", "", "你好😀 x\n\n\ty", "<s>the</s>", " <plain added>  <|end|>fox", "Übermut ﬁ é"]
 
@@ -66,11 +66,11 @@ def test_follows_the_configuration_beside_it_as_hugging_face_does(
 
 @settings(deadline=None)
 @given(text=st.text())
-@pytest.mark.parametrize("which", ["byte-level", "sentencepiece", "metaspace"])
+@pytest.mark.parametrize("which", KINDS)
 def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(
-    by_kind: dict[str, Tokenizer], which: str, text: str
+    tokenizers_by_kind: Tokenizers, which: str, text: str
 ) -> None:
-    tokenizer = by_kind[which]
+    tokenizer = tokenizers_by_kind[which]
     ids = tokenizer.encode(text, add_special_tokens=False)
     first, rest = ids[:1], ids[1:]
     spelled = b"".join([*map(tokenizer.first_token_bytes, first), *map(tokenizer.token_bytes, rest)])
