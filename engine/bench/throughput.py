@@ -91,7 +91,7 @@ def _time_engine(llm: LLM, workload: Workload, prompts: list[list[int]]) -> floa
 def _time_reference(model: PreTrainedModel, workload: Workload, prompts: list[list[int]]) -> float:
     inputs = torch.tensor(prompts)
     started = time.perf_counter()
-    tokens = model.generate(
+    tokens = model.generate(  # type: ignore[operator]
         inputs,
         attention_mask=torch.ones_like(inputs),
         do_sample=False,

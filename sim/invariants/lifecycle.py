@@ -218,7 +218,7 @@ class StopConditions(Invariant):
 
 def _stop_token_ids(request: RequestState) -> tuple[int, ...]:
     params = request.sampling_params
-    return params.stop_token_ids if params.ignore_eos else (*params.stop_token_ids, *request.eos_token_ids)
+    return (*params.stop_token_ids, *(() if params.ignore_eos else request.eos_token_ids))
 
 
 LIFECYCLE_INVARIANTS: tuple[type[Invariant], ...] = (
