@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import signal
 import subprocess
 import sys
@@ -403,6 +404,17 @@ class TestTrace:
         subprocess.run([sys.executable, "-c", program], check=True)
         assert read_trace(trace).truncated is None
         assert [event.finish_reason for event in of_kind(trace, RequestFinished)] == ["length"]
+
+    def test_the_same_inputs_give_the_same_bytes_once_timings_are_masked(self, tmp_path: Path) -> None:
+        recordings = []
+        for trace in (tmp_path / "one.jsonl", tmp_path / "two.jsonl"):
+            llm = LLM(model=MODEL, trace=trace, **ARGS)
+            llm.generate(PROMPTS, RANDOM)
+            llm.generate(PROMPTS, GREEDY)
+            llm.llm_engine.close()
+            recordings.append(re.sub(rb'"(ts|\w+_ns)":\d+', rb'"\1":0', trace.read_bytes()))
+        assert recordings[0] == recordings[1]
+        assert recordings[0].count(b"\n") > 500
 
     def test_file_and_level_must_agree(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="leave out one of the two"):

@@ -79,11 +79,6 @@ class Tokenizer:
         """Whether the token steers the model (BOS, end of turn, …) rather than standing for text."""
         return token_id in self._special_ids
 
-    def token_to_id(self, token: str) -> int | None:
-        """Id of a token as the vocabulary writes it, or None."""
-        token_id: int | None = self._backend.token_to_id(token)
-        return token_id
-
     def first_token_bytes(self, token_id: int) -> bytes:
         """Like `token_bytes`, for a token with no text before it."""
         token = self._backend.id_to_token(token_id)
