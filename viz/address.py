@@ -27,7 +27,9 @@ def page() -> Page:
 
 def go_to(page: Page, **parameters: str) -> None:
     """Address another page; what the address said before is forgotten."""
-    st.query_params.from_dict(({} if page == "step" else {"page": page}) | parameters)
+    if page != "step":
+        parameters["page"] = page
+    st.query_params.from_dict(parameters)
 
 
 def trace_name(default: str) -> str:

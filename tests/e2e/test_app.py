@@ -37,6 +37,7 @@ class Visit:
 
     def expect_step(self, step: int) -> None:
         """Wait until a step is drawn: address, cursor and field agree on it."""
+        self.page.wait_for_selector(f'.board[data-step="{step}"]')
         self.page.wait_for_url(re.compile(rf"[?&]step={step}(&|$)"))
         self.page.wait_for_selector(f'.bar.now[data-step="{step}"]')
         assert self.page.locator("input.jump").input_value() == str(step)
@@ -127,12 +128,14 @@ def test_live_run_grows_and_can_be_stepped_through(visit: Visit) -> None:
     visit.expect_step(1)
     page.keyboard.press("ArrowRight")
     visit.expect_step(2)
-    page.get_by_role("button", name="Stop").click()
+    page.click('[data-act="live:follow"]')
+    page.wait_for_selector('.board:not([data-step="2"])')
+    page.click('[data-act="live:stop"]')
     page.get_by_role("button", name="Save the trace").wait_for()
     with page.expect_download() as download:
         page.get_by_role("button", name="Save the trace").click()
     assert download.value.path().read_bytes().startswith(b'{"type":"header"')
-    page.get_by_role("button", name="Keep it open").click()
+    page.get_by_role("button", name="Give it an address").click()
     page.wait_for_url(re.compile("trace="))
     page.wait_for_selector(".verdict.good")
 

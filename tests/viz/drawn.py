@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html.parser import HTMLParser
-from typing import NamedTuple
 
 
-class Element(NamedTuple):
+@dataclass(frozen=True)
+class Element:
     """A start tag."""
 
     tag: str

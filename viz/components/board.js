@@ -43,6 +43,7 @@ class Board {
     this.setTriggerValue = setTriggerValue;
     this.data = data;
     for (const [name, html] of Object.entries(data.parts)) this.draw(name, html);
+    this.board.dataset.step = data.step;
     this.sent = null;
     this.cursor(this.next ?? data.step);
     if (this.next !== null && this.next !== data.step) this.ask(this.next);

@@ -24,7 +24,7 @@ _VISIBLE = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 class Token(NamedTuple):
     """One column of the super-sequence."""
 
-    index: int  # in the super-sequence
+    place: int  # in the super-sequence
     request: int
     token_id: int
     position: int  # in its request
@@ -148,7 +148,7 @@ def _token(token: Token, state: State) -> Html:
         el("span", "pos", token.position),
         el("span", "slot", f"{block}:{offset}"),
         data_act=f"request:{token.request}",
-        data_token=token.index,
+        data_token=token.place,
         data_slot=token.slot,
         data_tip=tip,
     )

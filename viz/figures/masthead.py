@@ -13,7 +13,7 @@ def masthead(
     name: str,
     header: Header | None,
     verdict: Html | None,
-    *,
+    *actions: Html,
     views: Mapping[View, str],
     view: View,
     notices: tuple[Html, ...] = (),
@@ -24,6 +24,7 @@ def masthead(
         name: what the trace is called.
         header: its header; None if there is no trace to show.
         verdict: what `verdict` drew.
+        actions: what can be done here; without any, starting a live run.
         views: the views by their short name.
         view: the one that is shown.
         notices: sentences below the line.
@@ -37,7 +38,7 @@ def masthead(
         el("span", "space"),
         _tabs(views, view) if header else None,
         verdict,
-        el("button", "action", "Run live", data_act="page:live", data_tip="run the engine and watch it"),
+        *(actions or [action("Run live", "page:live", "run the engine and watch it")]),
         el("button", "question", "?", data_help=True, data_tip="words and keys (?)", aria_label="help"),
     )
     return Html(line + "".join(notices))
@@ -63,6 +64,16 @@ def verdict(num_decisions: int, num_divergences: int) -> Html:
     words = f"{sign} replay: {count(num_decisions, 'decision')}, {count(num_divergences, 'divergence')}"
     tip = "The scheduler ran again on the recorded inputs alone, and its decisions were compared with the recorded ones"
     return el("span", css, words, data_tip=tip, data_decisions=num_decisions, data_divergences=num_divergences)
+
+
+def action(words: str, act: str, tip: str) -> Html:
+    """A button at the end of the line."""
+    return el("button", "action", words, data_act=act, data_tip=tip)
+
+
+def recording() -> Html:
+    """In place of a verdict: there will be one when the run has ended."""
+    return el("span", "verdict recording", "● recording", data_tip="the engine runs; its trace grows as you look")
 
 
 def story(title: str, words: str) -> Html:

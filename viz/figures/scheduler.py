@@ -76,7 +76,7 @@ def _row(row: ev.ScheduleRequest, selection: Selection, widest: int) -> Html:
         chip(row.request, selected=selection.request == row.request),
         el("span", "phase", row.phase, el("em", "", admitted) if admitted else None),
         _token_bar(row, widest),
-        el("span", "note", _note(row)),
+        el("span", "note", *_notes(row)),
         data_row=row.request,
         data_tokens=row.num_scheduled_tokens,
     )
@@ -90,13 +90,13 @@ def _token_bar(row: ev.ScheduleRequest, widest: int) -> Html:
     return el("span", "tokens", bar, el("b", "", row.num_scheduled_tokens))
 
 
-def _note(row: ev.ScheduleRequest) -> str:
+def _notes(row: ev.ScheduleRequest) -> list[Html]:
     notes = []
     if row.truncated_by is not None:
         notes.append(f"of {row.num_wanted_tokens}, {_CUT_BY[row.truncated_by]}")
     if row.num_cached_tokens:
         notes.append(f"{row.num_cached_tokens} cached")
-    return " · ".join(notes)
+    return [el("span", "", note) for note in notes]
 
 
 # --- preempted, waiting, finished -------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from engine.errors import OrreryError, TraceError
 from engine.sampling_params import SamplingParams
 from viz import address
 from viz.components.board import board
-from viz.figures.html import el, join
-from viz.figures.masthead import masthead, notice
+from viz.figures.html import Html, el, join
+from viz.figures.masthead import action, masthead, notice
 from viz.live import HOW_TO_INSTALL, Arrival, LiveRun, Recipe, can_run
 from viz.open_trace import open_timeline
 from viz.pages.step import draw
@@ -27,24 +27,24 @@ _LOOK_EVERY = 0.5
 
 def page() -> None:
     """The page."""
-    run: LiveRun | None = st.session_state.get("live run")
     if not can_run():
         sentence = ["A live run needs the engine, which is not installed here. Install it with ", _code(HOW_TO_INSTALL)]
         _head(notice(join([*sentence, " and start the app again. Recorded traces open without it."])))
         return
+    run: LiveRun | None = st.session_state.get("live run")
     if run is None:
         _head()
-    with st.expander("Prompts and knobs", expanded=run is None):
-        _form()
-    if run is not None:
+    else:
         _watch(run)
+    with st.expander("Prompts and knobs" if run is None else "Run again with other prompts and knobs", run is None):
+        _form()
 
 
-def _code(text: str) -> str:
+def _code(text: str) -> Html:
     return el("code", "", text)
 
 
-def _head(*notices: Any) -> None:
+def _head(*notices: Html) -> None:
     board({"header": masthead("live run", None, None, views={}, view="all", notices=notices)}, on_act=address.follow)
 
 
@@ -127,42 +127,46 @@ def _watch(run: LiveRun) -> None:
     """The board, redrawn while the run goes on."""
     running = run.running
     st.fragment(_look, run_every=_LOOK_EVERY if running else None)(run, running)
+    if not running and run.has_trace:
+        left, right, _ = st.columns([1, 1, 4])
+        left.download_button("Save the trace", run.trace.read_bytes, file_name="live-run.jsonl", width="stretch")
+        if right.button(
+            "Give it an address", width="stretch", help="opens the trace by its path, so that it can be linked"
+        ):
+            address.go_to("step", trace=str(run.trace))
+            st.rerun()
 
 
 def _look(run: LiveRun, was_running: bool) -> None:
-    if address.page() != "live":
-        st.rerun()  # a click led away, and only this fragment was run again
     running = run.running
-    if was_running and not running:
-        st.rerun()
+    if address.page() != "live" or was_running != running:
+        st.rerun()  # a click led away, or the run has ended; only this fragment was run again
     failure = run.failure
     if failure:
         _head(notice(failure, error=True))
-        return
-    if not run.has_trace:
+    elif not run.has_trace:
         _head(notice("Loading the model …"))
-        return
+    else:
+        _draw(run, running)
+
+
+def _draw(run: LiveRun, running: bool) -> None:
     try:
         timeline, version = open_timeline(str(run.trace))
     except TraceError as error:
         _head(notice(str(error), error=True))
         return
-    following = address.step_number() is None
-    draw("live run", timeline, version, growing=running, follow=following)
-    _controls(run, running, following)
+    actions = [action("Stop", "live:stop", "end the run after this step; what was recorded stays")] if running else []
+    if running and address.step_number() is not None:
+        actions.append(action("Follow", "live:follow", "show each step as it happens"))
 
+    def on_act(act: dict[str, Any]) -> None:
+        match act:
+            case {"live": "stop"}:
+                run.stop()
+            case {"live": "follow"}:
+                st.query_params.pop("step", None)
+            case _:
+                address.follow(act)
 
-def _controls(run: LiveRun, running: bool, following: bool) -> None:
-    row = st.columns([1, 1, 1, 5])
-    if running:
-        if row[0].button("Stop", width="stretch"):
-            run.stop()
-            st.rerun()
-        if not following and row[1].button("Follow", width="stretch", help="show each step as it happens"):
-            st.query_params.pop("step", None)
-            st.rerun()
-        return
-    row[0].download_button("Save the trace", run.trace.read_bytes, file_name="live-run.jsonl", width="stretch")
-    if row[1].button("Keep it open", width="stretch", help="gives the trace an address of its own"):
-        address.go_to("step", trace=str(run.trace))
-        st.rerun()
+    draw("live run", timeline, version, *actions, growing=running, newest=True, on_act=on_act)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import streamlit as st
 
@@ -11,7 +13,7 @@ from sim.timeline import StepView, Timeline
 from viz import address, gallery
 from viz.components.board import board
 from viz.figures.html import Html, el
-from viz.figures.masthead import masthead, notice, story, verdict
+from viz.figures.masthead import masthead, notice, recording, story, verdict
 from viz.figures.parts import Selection
 from viz.figures.spine import spine
 from viz.figures.stage import stage
@@ -34,15 +36,25 @@ def show(name: str) -> None:
         board(parts, on_act=address.follow)
 
 
-def draw(name: str, timeline: Timeline, version: FileVersion, *, growing: bool = False, follow: bool = False) -> None:
+def draw(
+    name: str,
+    timeline: Timeline,
+    version: FileVersion,
+    *actions: Html,
+    growing: bool = False,
+    newest: bool = False,
+    on_act: Callable[[dict[str, Any]], None] = address.follow,
+) -> None:
     """Draw one step of an opened trace.
 
     Args:
+        actions: buttons of the page.
         growing: the trace is still being written.
-        follow: show the newest step, whatever the address says.
+        newest: show the newest step if the address names none.
+        on_act: told what a person did.
     """
     selection, shipped = address.selection(), gallery.situation(name)
-    step, notices = (timeline.steps[-1], []) if follow and timeline.steps else _step(name, timeline)
+    step, notices = _step(name, timeline, newest)
     if shipped is not None:
         notices.insert(0, story(shipped.title, shipped.words))
     if timeline.trace.truncated and not growing:
@@ -50,7 +62,8 @@ def draw(name: str, timeline: Timeline, version: FileVersion, *, growing: bool =
     header = masthead(
         name.rsplit("/", 1)[-1],
         timeline.header,
-        None if growing else _verdict(timeline, version),
+        recording() if growing else _verdict(timeline, version),
+        *actions,
         views=address.VIEWS,
         view=selection.view,
         notices=tuple(notices),
@@ -60,10 +73,10 @@ def draw(name: str, timeline: Timeline, version: FileVersion, *, growing: bool =
         view = timeline.step(step)
         parts |= {"spine": spine(timeline.series), "stage": stage(view, _with_request(selection, view))}
     steps = timeline.steps or [0]
-    board(parts, first=steps[0], last=steps[-1], step=step or 0, growing=growing, on_act=address.follow)
+    board(parts, first=steps[0], last=steps[-1], step=step or 0, growing=growing, on_act=on_act)
 
 
-def _step(name: str, timeline: Timeline) -> tuple[int | None, list[Html]]:
+def _step(name: str, timeline: Timeline, newest: bool) -> tuple[int | None, list[Html]]:
     """The step to draw, and what has to be said about it."""
     if not timeline.steps:
         return None, [notice("This trace holds no step yet.")]
@@ -71,7 +84,7 @@ def _step(name: str, timeline: Timeline) -> tuple[int | None, list[Html]]:
     first, last = timeline.steps[0], timeline.steps[-1]
     if wanted is None:
         shipped = gallery.situation(name)
-        return (shipped.step if shipped else first), []
+        return (last if newest else shipped.step if shipped else first), []
     if isinstance(wanted, int) and first <= wanted <= last:
         return wanted, []
     nearest = max(first, min(last, wanted)) if isinstance(wanted, int) else first
