@@ -82,7 +82,7 @@ class _Pool:
 
 
 def _legend(plain: bool) -> Text:
-    in_use = "[12] in use" if plain else "filled: in use, in the colour of its first holder"
+    in_use = "[12] in use" if plain else "coloured: in use"
     return Text(f"{in_use} · ² held by 2 · + new in this step · (13) cached, evictable · 14 free · ∅ null", "dim")
 
 
