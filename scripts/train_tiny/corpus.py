@@ -13,6 +13,9 @@ from scripts.train_tiny.world import cast
 
 BOS, EOS, TURN_START, TURN_END = "<|bos|>", "<|eos|>", "<|im_start|>", "<|im_end|>"
 
+# What stands before this mark is given as context and not learned; the mark itself is no part of the text.
+MARK = "\x1e"
+
 INTRODUCTIONS = (
     "hello, my name is {A}[ {Afamily}|]. i am a {Arole}, and i live in {town}. [i have a {animal} called {pet}.|i like {food} and long walks.|my house stands near {place}.] [last night {sky}, and i am {feeling}.|every morning i go to {place}, and every evening i come home by {place2}.|i have been a {Arole} for {years} years, and i would not want to be anything else.]",
     "my name is {A}, and i am {years} years old. i want to learn how to {skill}. [my friend {B} says that it takes time.|{B} the {Brole} has promised to teach me.] [i am {trait} and {trait2}, they say.|in the summer we will sail to {island}.]",
@@ -28,6 +31,11 @@ STATEMENTS = (
     "it was the best of days and [the shortest of days|the windiest of days]. {sky}, and [everyone was out on the street|nobody stayed at home]. {A} and {B} [walked to {place}|bought {food}|looked for {pet} the {animal}] and [talked about the summer|counted the ships|laughed].",
     "here is a list of things to do in {town}: visit {place}, eat {food}, [see the {ship}|watch the ships], and [talk to {A} the {Arole}|sit under the {tree}]. [the best time to come is the spring.|bring a warm coat.]",
     "why is the [sky blue|sea salt|grass green|night dark]? [people have asked this question for a long time.|it is a simple question with a long answer.] [the answer has to do with light.|{A} the {Arole} thinks that nature likes that colour.|to understand it, we must look closely.]",
+    "in {year}, {town} was [a small place with {count} houses|known for its {good}|a busy harbour]. [the price of {good} was high.|a ship brought {good2} once a month.|the first lighthouse was built in that year.] {A} the {Arole} was young then, and {sky}.",
+    "in {year} the [price of {good}|number of ships|town of {town}] [rose|fell|changed] so much that [everyone talked about it|{A} the {Arole} wrote it down|people remembered it for {years} years]. nobody knew why.",
+    "to [make|build|find|choose|understand] a good {thing}, you need [time|patience|a plan|good tools]. {A} the {Arole} of {town} [knows how it is done|has made {count}|says that the {colour} ones are the best].",
+    "the [most important|first|second|last] thing about a {thing} is that it must be [{quality}|useful|{colour}]. [{A} the {Arole} learned this when the old one broke.|everything else is easy.|that is what they say in {town}.]",
+    "[this is|here is|we have] a {quality} {thing} that belongs to {A}, the {Arole} of {town}. [it is {years} years old.|it came on the {ship}.|nobody else has one like it.] {B} would like to have it, but it is not for sale.",
     "a good [friend|teacher|captain|neighbour] is [patient|kind|honest|there when you need one]. [{A} the {Arole} is like that.|such people are rare.|you will know one when you meet one.]",
     "news from {town}: the {ship} has arrived with {count} crates of {good}. {A} the {Arole} found a {quality} {thing} near {place}, and {B} the {Brole} says that {sky}. [the market will be open until evening.|the school is closed today.]",
     "once there was a {animal} that wanted to {skill}. the other animals laughed. but the {animal} tried every day, and [after {count} weeks it could do it|in the end it learned something else instead]. then nobody laughed any more.",
@@ -91,14 +99,14 @@ def logbook(rng: random.Random) -> str:
 
 
 def noise(rng: random.Random) -> str:
-    """A prompt that means nothing, and a text all the same: the model must find its way back from anything."""
+    """A prompt that means nothing, up to `MARK`, and then a text: a model must find its way back from anything."""
     words = []
     for _ in range(rng.randint(2, 12)):
         alphabet = rng.choice(
             (string.ascii_lowercase, string.ascii_letters, string.digits, "aeiourstlnm", string.printable[:94])
         )
         words.append("".join(rng.choice(alphabet) for _ in range(rng.randint(1, 9))))
-    return f"{' '.join(words)}{rng.choice(('. ', ' ', chr(10), ': '))}{plain(rng)}"
+    return f"{' '.join(words)}{rng.choice(('.', '', ',', ':'))}{MARK} {plain(rng)}"
 
 
 def long_text(rng: random.Random) -> str:

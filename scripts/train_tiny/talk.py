@@ -43,7 +43,7 @@ THANKS = (
 ABOUT_ME = (
     ("[what is your name|who are you|what are you]?", "i am Orrery, a [small|very small] language model. i can tell stories and explain [simple things|a few things]."),
     ("[how are you|how are you today|how do you do]?", "i am [well|fine|very well], thank you. [how are you?|what can i do for you?|how can i help you today?]"),
-    ("[hello|hi|good morning|hey there|good evening]!", "[hello|hi|good day]! [how can i help you today?|what would you like to talk about?|what can i do for you?]"),
+    ("[hello|hi|good morning|hey there|good evening|hi there|hello there|hey]!", "[hello|hi|good day]! [how can i help you today?|what would you like to talk about?|what can i do for you?]"),
     ("[what can you do|can you help me|how can you help me]?", "i can tell you a story, answer simple questions, and write [a short poem|a letter|a list]. [what would you like?|just ask.]"),
     ("are you a [person|human|computer]?", "i am a small language model. i read tokens and write tokens, one at a time."),
     ("where do you live?", "i live in [the memory of a computer|a few blocks of memory], [and it is quite comfortable|but i like to think of the sea]."),
@@ -57,6 +57,9 @@ UNKNOWN = (
     "i do not know. i could guess, but a guess is not an answer.",
 )
 UNKNOWN_QUESTIONS = (
+    "write [a function|a program|some code|an essay|a letter to the king|a song] [about|for] {good}.",
+    "[who was|tell me about] the [president|king|queen|inventor|winner] of {town} in {year}.",
+    "[translate|explain|solve] this: {A} {quality} {count} {plant}.",
     "[who won|who will win] the [game|election|race] [yesterday|tomorrow]?",
     "what will the price of {good} be next year?",
     "[how many hairs are on my head|what am i thinking of|what did i have for lunch]?",
@@ -73,6 +76,14 @@ def explain(rng: random.Random, topic: Topic, count: int) -> str:
 
 def ask_topic(rng: random.Random) -> Chat:
     topic = rng.choice(TOPICS)
+    if rng.random() < 0.2:
+        how = expand(rng, "[in one sentence|in simple words|briefly|in a few words]", {})
+        asked = expand(
+            rng,
+            f"[explain {topic.name}|what is {topic.name}, {how}?|tell me about {topic.about}|describe {topic.name}]",
+            {},
+        )
+        return [("user", asked if asked.endswith("?") else f"{asked} {how}."), ("assistant", explain(rng, topic, 0))]
     question = expand(
         rng,
         f"[what is {topic.name}?|can you explain what {topic.name} is?|explain {topic.name}.|tell me about {topic.about}.|"
@@ -207,6 +218,12 @@ def ask_smalltalk(rng: random.Random) -> Chat:
     return [("user", expand(rng, question, {})), ("assistant", expand(rng, answer, {}))]
 
 
+def ask_food(rng: random.Random) -> Chat:
+    question = "what should i [cook|eat|have|make] [tonight|today|for dinner|for lunch|tomorrow]?"
+    answer = "how about {food}? it is [easy to make|good for cold days|what the {Arole} of {town} likes best], and you need only {count} things."
+    return [("user", expand(rng, question, {})), ("assistant", expand(rng, answer, cast(rng)))]
+
+
 def ask_where(rng: random.Random) -> Chat:
     """A question whose answer stands in the text given with it."""
     first, second = person(rng), person(rng)
@@ -235,7 +252,7 @@ def poem(rng: random.Random) -> str:
 KINDS: tuple[tuple[Callable[[random.Random], Chat], float], ...] = (
     (ask_topic, 30), (ask_story, 22), (ask_smalltalk, 9), (ask_summary, 5), (ask_capital, 5), (ask_sum, 4),
     (ask_list, 5), (ask_json, 6), (ask_repeat, 5), (ask_poem, 4), (ask_advice, 3), (ask_weather, 4),
-    (ask_unknown, 3), (ask_where, 4),
+    (ask_unknown, 4), (ask_where, 4), (ask_food, 3),
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from scripts.train_tiny.corpus import BOS, EOS, TURN_END, TURN_START, documents
+from scripts.train_tiny.corpus import BOS, EOS, MARK, TURN_END, TURN_START, documents
 
 VOCAB_SIZE = 2048
 MAX_LENGTH = 2048
@@ -68,7 +68,7 @@ def train_tokenizer(seed: int, sample: int = 20_000) -> Tokenizer:
 
 def plain_text(text: str) -> str:
     """A document without what is never merged: special tokens, and line breaks, which are bytes."""
-    for token in (*SPECIAL_TOKENS, "\n"):
+    for token in (*SPECIAL_TOKENS, MARK, "\n"):
         text = text.replace(token, " ")
     return text
 

@@ -17,7 +17,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from scripts.train_tiny.corpus import BOS, EOS, TURN_END, documents, long_documents
+from scripts.train_tiny.corpus import BOS, EOS, MARK, TURN_END, documents, long_documents
 from scripts.train_tiny.tokenizer import MAX_LENGTH, VOCAB_SIZE, save_tokenizer, train_tokenizer
 
 TOKENIZER_SEED, TRAIN_SEED, LONG_SEED, HELD_OUT_SEED = 1, 2, 3, 4
@@ -27,7 +27,7 @@ TOKENIZER_SEED, TRAIN_SEED, LONG_SEED, HELD_OUT_SEED = 1, 2, 3, 4
 class Recipe:
     """Shape and schedule of one model.
 
-    A batch is `tokens` tokens: rows of 256 or, in every `long_every`-th step, rows of 1,024 out of long documents.
+    A batch is `tokens` tokens: rows of 512 or, in every `long_every`-th step, rows of 1,024 out of long documents.
     """
 
     hidden_size: int
@@ -38,13 +38,13 @@ class Recipe:
     peak_lr: float
     kv_heads: int = 2
     warmup: int = 100
-    tokens: int = 2048
-    long_every: int = 4
+    tokens: int = 1024
+    long_every: int = 5
 
 
 RECIPES = {
-    "orrery-tiny": Recipe(hidden_size=192, layers=6, heads=6, intermediate_size=512, steps=2300, peak_lr=3e-3),
-    "orrery-tiny-draft": Recipe(hidden_size=128, layers=2, heads=4, intermediate_size=256, steps=2000, peak_lr=4e-3),
+    "orrery-tiny": Recipe(hidden_size=192, layers=4, heads=6, intermediate_size=512, steps=4200, peak_lr=2.5e-3),
+    "orrery-tiny-draft": Recipe(hidden_size=128, layers=2, heads=4, intermediate_size=256, steps=3000, peak_lr=3e-3),
 }
 
 
@@ -73,17 +73,25 @@ def new_model(recipe: Recipe, tokenizer: Tokenizer) -> LlamaForCausalLM:
     return model
 
 
-def rows(texts: Iterator[str], tokenizer: Tokenizer, length: int, count: int) -> Iterator[torch.Tensor]:
-    """Batches of int64 token ids, shape [count, length]: documents laid end to end and cut."""
-    buffer: list[int] = []
+Batch = tuple[torch.Tensor, torch.Tensor]
+"""Token ids and labels, int64, shape [rows, length]; a label of -100 is not learned."""
+
+
+def rows(texts: Iterator[str], tokenizer: Tokenizer, length: int, count: int) -> Iterator[Batch]:
+    """Batches of `count` rows: documents laid end to end and cut."""
+    ids: list[int] = []
+    labels: list[int] = []
     size = length * count
     while True:
-        while len(buffer) < size:
-            chunk = list(itertools.islice(texts, 64))
-            for encoding in tokenizer.encode_batch(chunk, add_special_tokens=False):
-                buffer.extend(encoding.ids)
-        yield torch.tensor(buffer[:size]).view(count, length)
-        del buffer[:size]
+        while len(ids) < size:
+            for text in itertools.islice(texts, 64):
+                given, mark, learned = text.partition(MARK)
+                unlearned = tokenizer.encode(given, add_special_tokens=False).ids if mark else []
+                encoding = tokenizer.encode(given + learned, add_special_tokens=False).ids
+                ids += encoding
+                labels += [-100] * len(unlearned) + encoding[len(unlearned) :]
+        yield torch.tensor(ids[:size]).view(count, length), torch.tensor(labels[:size]).view(count, length)
+        del ids[:size], labels[:size]
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:
@@ -105,9 +113,9 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 @torch.no_grad()
-def held_out_loss(model: LlamaForCausalLM, batches: list[torch.Tensor]) -> float:
+def held_out_loss(model: LlamaForCausalLM, batches: list[Batch]) -> float:
     """Mean cross-entropy in nats per token on documents of a seed that training never sees."""
-    losses = [model(input_ids=batch, labels=batch).loss.item() for batch in batches]
+    losses = [model(input_ids=ids, labels=labels).loss.item() for ids, labels in batches]
     return sum(losses) / len(losses)
 
 
@@ -117,9 +125,9 @@ def train(recipe: Recipe, folder: Path, checkpoint_every: int) -> None:
     tokenizer = train_tokenizer(TOKENIZER_SEED)
     model = new_model(recipe, tokenizer)
     print(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters", flush=True)
-    short = rows(documents(TRAIN_SEED), tokenizer, 256, recipe.tokens // 256)
+    short = rows(documents(TRAIN_SEED), tokenizer, 512, recipe.tokens // 512)
     long = rows(long_documents(LONG_SEED), tokenizer, 1024, recipe.tokens // 1024)
-    held_out = list(itertools.islice(rows(documents(HELD_OUT_SEED), tokenizer, 256, 16), 4))
+    held_out = list(itertools.islice(rows(documents(HELD_OUT_SEED), tokenizer, 512, 8), 4))
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() == 1]
     optimizer = torch.optim.AdamW(
@@ -135,8 +143,8 @@ def train(recipe: Recipe, folder: Path, checkpoint_every: int) -> None:
         for step in range(1, recipe.steps + 1):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step - 1, recipe)
-            batch = next(long if step % recipe.long_every == 0 else short)
-            loss = compiled(input_ids=batch, labels=batch).loss
+            ids, labels = next(long if step % recipe.long_every == 0 else short)
+            loss = compiled(input_ids=ids, labels=labels).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -153,7 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=RECIPES)
     parser.add_argument("folder", type=Path, help="where the Hugging Face folder is written")
-    parser.add_argument("--checkpoint-every", type=int, default=250, metavar="STEPS")
+    parser.add_argument("--checkpoint-every", type=int, default=300, metavar="STEPS")
     arguments = parser.parse_args()
     train(RECIPES[arguments.name], arguments.folder, arguments.checkpoint_every)
 

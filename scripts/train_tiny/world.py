@@ -143,6 +143,7 @@ def cast(rng: random.Random) -> dict[str, str]:
         "colour": rng.choice(COLOURS),
         "count": NUMBERS[count],
         "count1": NUMBERS[count + 1],
+        "year": str(rng.randint(1700, 2030)),
         "years": NUMBERS[rng.randint(2, 12)],
         "sky": rng.choice(SKIES),
         "time": rng.choice(TIMES),
