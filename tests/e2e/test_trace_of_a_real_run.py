@@ -1,4 +1,4 @@
-"""The trace of a real run: the same inputs give the same bytes, every level holds what it promises, off writes nothing."""
+"""The trace of a real run: same inputs, same bytes; every level holds what it promises; off records nothing."""
 
 from __future__ import annotations
 
