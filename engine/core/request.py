@@ -20,6 +20,7 @@ class Request:
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_output_placeholders",
         "num_placed_tokens",
         "num_preemptions",
         "num_prompt_tokens",
@@ -45,6 +46,8 @@ class Request:
         self.token_ids = list(request.prompt_token_ids)
         self.max_tokens = request.sampling_params.max_tokens or max_model_len - self.num_prompt_tokens
         self.num_computed_tokens = 0
+        self.num_output_placeholders = 0
+        """Tokens that steps in flight will sample: their places are planned with, their ids are not known yet."""
         self.num_placed_tokens = 0
         """While fewer tokens than this are computed, the request needs no further block and fills none."""
         self.num_cached_tokens: int | None = None
@@ -64,6 +67,20 @@ class Request:
     def num_output_tokens(self) -> int:
         """Tokens generated so far."""
         return len(self.token_ids) - self.num_prompt_tokens
+
+    def awaits_its_last_token(self, max_model_len: int) -> bool:
+        """Whether a step in flight will sample the last token its length allows, so that nothing is left to plan."""
+        placeholders = self.num_output_placeholders
+        return placeholders > 0 and (
+            self.num_output_tokens + placeholders >= self.max_tokens or self.num_tokens + placeholders >= max_model_len
+        )
+
+    def depart(self, num_computed_tokens: int) -> None:
+        """A step with tokens of this request leaves for the executor: they count as computed from now on."""
+        self.num_computed_tokens = num_computed_tokens
+        self.spec_token_ids = []
+        if num_computed_tokens >= self.num_tokens + self.num_output_placeholders:
+            self.num_output_placeholders += 1
 
     def __repr__(self) -> str:
         return (

@@ -78,9 +78,12 @@ class TokensGiven(Invariant):
     def given(self, state: State, event: ev.ScheduleRequest) -> Sentences:
         name, given, wanted = f"r{event.request}", event.num_scheduled_tokens, event.num_wanted_tokens
         request = state.requests[event.request]
-        missing = request.num_tokens + len(request.draft_token_ids) - event.num_computed_tokens
+        known = request.num_tokens + len(request.draft_token_ids)
+        missing = known + event.num_awaited_tokens - event.num_computed_tokens
         if wanted != missing:
             yield f"{name} is said to want {wanted} tokens, {missing} of its tokens and drafts are not computed"
+        if event.num_awaited_tokens > len(state.in_flight):
+            yield f"{name} awaits {event.num_awaited_tokens} tokens, {len(state.in_flight)} steps are in flight"
         if given < 1:
             yield f"{name} got {given} tokens"
         if given > wanted or (given < wanted) != (event.truncated_by is not None):

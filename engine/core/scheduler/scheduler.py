@@ -145,6 +145,9 @@ class Scheduler:
             if plan.budget == 0:
                 self._emit_skipped(request, "token_budget", behind=len(self.running) - index - 1)
                 return
+            if request.awaits_its_last_token(self.max_model_len):
+                index += 1
+                continue
             wanted = self._tokens_wanted(request, request.num_computed_tokens, plan)
             allocation = self.kv_cache_manager.allocate_slots(request, wanted.num_tokens)
             while isinstance(allocation, Shortage):
@@ -184,6 +187,7 @@ class Scheduler:
         self.running.remove(victim)
         self.kv_cache_manager.free(victim, "preempted")
         victim.num_computed_tokens = 0
+        victim.num_output_placeholders = 0
         victim.spec_token_ids = []
         victim.num_preemptions += 1
         self._set_status(victim, RequestStatus.PREEMPTED, f"r{for_request.serial} needed blocks")
@@ -251,8 +255,7 @@ class Scheduler:
             self._emit_step_scheduled(plan, [])
             return SchedulerOutput(step=plan.step, rows=[], released=[])
         for row in plan.rows.values():
-            row.request.num_computed_tokens = row.scheduled.num_tokens_after
-            row.request.spec_token_ids = []
+            row.request.depart(row.scheduled.num_tokens_after)
         self._in_flight[plan.step] = plan
         released, self._released = self._released, []
         self._emit_step_scheduled(plan, released)
@@ -260,7 +263,7 @@ class Scheduler:
 
     def _tokens_wanted(self, request: Request, num_computed_tokens: int, plan: StepPlan) -> Wanted:
         return tokens_wanted(
-            request.num_tokens + len(request.spec_token_ids),
+            request.num_tokens + request.num_output_placeholders + len(request.spec_token_ids),
             num_computed_tokens,
             plan.budget,
             self.config.long_prefill_token_threshold,
@@ -308,6 +311,7 @@ class Scheduler:
                 num_cached_tokens=num_cached_tokens,
                 truncated_by=wanted.truncated_by,
                 budget_left=plan.budget,
+                num_awaited_tokens=request.num_output_placeholders,
                 draft_token_ids=plan.rows[request.serial].scheduled.draft_token_ids,
             )
         )
@@ -339,4 +343,5 @@ class Scheduler:
 
 
 def _only_newest_left(request: Request, wanted: Wanted) -> bool:
-    return request.num_output_tokens > 0 and wanted.num_wanted_tokens == 1 + len(request.spec_token_ids)
+    has_output = request.num_output_tokens + request.num_output_placeholders > 0
+    return has_output and wanted.num_wanted_tokens == 1 + len(request.spec_token_ids)

@@ -25,6 +25,8 @@ def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput
             _emit_update(scheduler, row, [], 0, 0, dropped)
             continue
         num_rejected = _take_back_rejected(row, token_ids) if row.scheduled.draft_token_ids else 0
+        if token_ids and row.num_preemptions == request.num_preemptions:
+            request.num_output_placeholders -= 1
         appended, stop = _append_until_stop(request, token_ids, scheduler.max_model_len)
         if request.status is RequestStatus.RUNNING:
             request.spec_token_ids = draft_token_ids
