@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from engine import LLM, SamplingParams
+from engine.config import TraceLevel
 from engine.trace.events import EVENT_TYPES, EventClass, KVAllocated
 from engine.trace.file import Trace, read_trace
 from sim.invariants import check_trace
@@ -21,7 +22,7 @@ PROMPTS = [
 ]
 
 
-def record(path: Path, trace_level: str | None = None) -> Trace:
+def record(path: Path, trace_level: TraceLevel | None = None) -> Trace:
     """Three prompts in a pool so small that one is preempted; greedy and random; a cut prompt; two rounds for a hit."""
     llm = LLM(
         model="orrery-tiny",
@@ -74,7 +75,7 @@ def test_the_same_inputs_give_the_same_bytes(trace: Trace, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("level", ["control", "forward"])
-def test_a_level_holds_its_events_and_those_below(tmp_path: Path, level: str) -> None:
+def test_a_level_holds_its_events_and_those_below(tmp_path: Path, level: TraceLevel) -> None:
     seen = counts(record(tmp_path / "run.jsonl", level))
     ranks = {"control": 0, "forward": 1, "full": 2}
     beyond = {tag for tag, struct in EVENT_TYPES.items() if ranks[struct.level] > ranks[level]}
