@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts
 from engine.core.messages import GrammarBitmask, ModelRunnerOutput, SchedulerOutput
-from engine.errors import ForwardError
+from engine.errors import ConfigError, ForwardError
 from engine.models.store import resolve_model
 from engine.trace.recorder import Recorder
 from engine.worker.worker import Worker
@@ -17,10 +17,13 @@ class UniProcExecutor:
         config: the engine's configuration; its model is looked up at once.
 
     Raises:
+        ConfigError: speculative decoding is asked for, which the worker has no part in.
         ModelError: there is no such model.
     """
 
     def __init__(self, config: EngineConfig) -> None:
+        if config.speculative is not None:
+            raise ConfigError("speculative_config is not supported yet: leave it out.")
         self.model_path = resolve_model(config.model.model)
         self._worker = Worker(config, self.model_path)
         self._failure: Exception | None = None
@@ -56,11 +59,14 @@ class UniProcExecutor:
         """Sample from the logits of the step that ran last.
 
         Raises:
-            ForwardError: its forward pass or its sampling failed; the next step can run all the same.
+            ForwardError: its forward pass or its sampling failed, or a row is guided, which the sampler cannot do; the
+                next step can run all the same.
         """
         failure, self._failure = self._failure, None
         if failure is not None:
             raise _forward_error(failure) from failure
+        if grammar_bitmask is not None:
+            raise ForwardError("Guided requests are not supported yet.")
         try:
             return self._worker.runner.sample_tokens()
         except Exception as error:

@@ -2,5 +2,5 @@
 
 Each is a thin holder of parameters around an operation of `kernels`; none knows of requests or of the scheduler. What
 a forward pass needs beside the hidden states is handed in, never kept in a global. May be imported by
-`engine.models` and `engine.worker`; imports torch and `kernels`.
+`engine.models` and `engine.worker`; imports torch, `kernels`, and `engine.models.architecture` for their sizes.
 """

@@ -65,6 +65,8 @@ class Event(msgspec.Struct, kw_only=True, tag_field="type"):
 
     kind: ClassVar[EventClass]
     level: ClassVar[TraceLevel] = "control"
+    is_answer: ClassVar[bool] = False
+    """Of an input: the core asked for it in the middle of a call, rather than being called."""
 
     seq: Annotated[int, Meta(description="strictly increasing number of the event in its file")] = 0
     ts: Annotated[int, Meta(description="nanoseconds since the trace began")] = 0
@@ -219,7 +221,14 @@ class ScheduleSkipped(Event, tag="schedule.skipped", kw_only=True):
     kind = DECISION
     request: Serial
     reason: Annotated[
-        Literal["token_budget", "max_num_seqs", "no_free_blocks", "preemption", "waiting_for_grammar"],
+        Literal[
+            "token_budget",
+            "max_num_seqs",
+            "no_free_blocks",
+            "preemption",
+            "waiting_for_grammar",
+            "waiting_for_remote_kvs",
+        ],
         Meta(description="preemption: nothing new is admitted in a step that preempted"),
     ]
     needed: Annotated[int, Meta(description="no_free_blocks: blocks it needs (revived cached ones included), else 0")]
@@ -380,6 +389,45 @@ class CacheReset(Event, tag="cache.reset_done", kw_only=True):
     blocks_in_use: Annotated[int, Meta(description="blocks that some request holds")]
 
 
+# --- KV transfer ------------------------------------------------------------------------------------------------
+
+
+class KVTransferMatched(Event, tag="kv_transfer.matched", kw_only=True):
+    """What the KV connector has of a request beyond its local prefix."""
+
+    kind = INPUT
+    is_answer = True
+    request: Serial
+    num_tokens: Annotated[int, Meta(description="tokens whose KV lies elsewhere")]
+    load_async: Annotated[bool, Meta(description="loaded in the background: the request waits for it")]
+
+
+class KVTransferFinished(Event, tag="kv_transfer.finished", kw_only=True):
+    """What the KV connector says when a request has ended."""
+
+    kind = INPUT
+    is_answer = True
+    request: Serial
+    sending: Annotated[bool, Meta(description="its blocks are still being sent")]
+
+
+class KVTransferDone(Event, tag="kv_transfer.done", kw_only=True):
+    """Transfers have come to their end: `EngineCore.kv_done`."""
+
+    kind = INPUT
+    finished_receiving: Annotated[list[int], Meta(description="serials whose KV is here")]
+    finished_sending: Annotated[list[int], Meta(description="serials whose KV has been sent")]
+
+
+class KVHeld(Event, tag="kv.held", kw_only=True):
+    """A request has ended, but its blocks stay out of the pool: a connector still works on them."""
+
+    kind = DECISION
+    request: Serial
+    sending: Annotated[bool, Meta(description="they are read")]
+    receiving: Annotated[bool, Meta(description="they are written")]
+
+
 # --- forward pass and sampling ----------------------------------------------------------------------------------
 
 
@@ -409,7 +457,10 @@ class ForwardLogits(Event, tag="forward.logits", kw_only=True):
     top_token_ids: Annotated[list[list[int]], Meta(description="per row, most likely first")]
     top_logits: Annotated[list[list[float]], Meta(description="raw logits of those tokens")]
     top_probs: Annotated[
-        list[list[float]], Meta(description="their probabilities as sampled from (after temperature, top-k, …)")
+        list[list[float]],
+        Meta(
+            description="their probabilities as sampled from (after temperature, top-k, …; greedy: of the raw logits)"
+        ),
     ]
     sampled_token_ids: Annotated[list[int], Meta(description="the token taken per row")]
 
@@ -442,6 +493,10 @@ AnyEvent = (
     | KVFreed
     | CacheResetAsked
     | CacheReset
+    | KVTransferMatched
+    | KVTransferFinished
+    | KVTransferDone
+    | KVHeld
     | ForwardInputs
     | ForwardLogits
 )

@@ -47,7 +47,11 @@ class CacheShape(NamedTuple):
 
 
 def bind_kv_cache(decoder: Decoder, shape: CacheShape, num_blocks: int) -> None:
-    """Allocate the cache, zeroed, and hand each attention layer its part."""
+    """Allocate the cache and hand each attention layer its part.
+
+    It is left as allocated, which on a CPU costs no memory until a block is used: attention never reads a slot that
+    was not written.
+    """
     device = decoder.embed_tokens.device
     for attention in decoder.attentions():
         attention.bind_kv_cache(*(_layer_cache(shape, num_blocks, device) for _ in range(2)))
@@ -55,7 +59,7 @@ def bind_kv_cache(decoder: Decoder, shape: CacheShape, num_blocks: int) -> None:
 
 def _layer_cache(shape: CacheShape, num_blocks: int, device: torch.device) -> Tensor:
     size = (num_blocks, shape.num_kv_heads, shape.block_size, shape.head_size)
-    return torch.zeros(size, dtype=shape.dtype, device=device)
+    return torch.empty(size, dtype=shape.dtype, device=device)
 
 
 def cache_budget(config: EngineConfig, memory: Memory, device: torch.device, activation_bytes: int) -> int:

@@ -17,9 +17,9 @@ from engine.worker.model_runner import ModelRunner
 
 #: A whole step of a real model takes a CPU seconds. What it allocates grows in proportion to its tokens, so a part of
 #: one is measured and scaled up.
-CPU_PROFILE_TOKENS = 128
+CPU_PROFILE_TOKENS = 64
 #: A first, smaller pass lets libraries allocate the buffers that they keep: these do not grow with the tokens.
-WARM_UP_TOKENS = 16
+WARM_UP_TOKENS = 8
 
 
 def profile_activations(decoder: Decoder, limits: SchedulerConfig, max_model_len: int, shape: CacheShape) -> int:

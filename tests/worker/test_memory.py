@@ -125,9 +125,7 @@ def test_a_length_beyond_the_models_is_refused(random_llama: RandomModel) -> Non
 def test_weights_that_do_not_fit_are_refused_before_they_are_loaded(
     random_llama: RandomModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(
-        ModelError, match=r"The weights take 372529\.03 GiB \(100,000,000,000,000 parameters in float32\)"
-    ):
+    with pytest.raises(ModelError, match=r"The weights take 372529\.03 GiB \(100,000,000,000,000 param"):
         require_room_for_weights(10**14, torch.float32, CPU)
     monkeypatch.setattr(worker, "load_weights", lambda *_: pytest.fail("loaded"))
     monkeypatch.setattr("engine.worker.placement.device_memory", lambda _: Memory(GIB, 100_000))

@@ -10,8 +10,8 @@ import torch
 import transformers
 
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts
-from engine.core.messages import ModelRunnerOutput, NewRequestData, ScheduledRow, SchedulerOutput
-from engine.errors import ForwardError
+from engine.core.messages import GrammarBitmask, ModelRunnerOutput, NewRequestData, ScheduledRow, SchedulerOutput
+from engine.errors import ConfigError, ForwardError
 from engine.executor.uniproc import UniProcExecutor
 from engine.sampling_params import SamplingParams
 from engine.trace.events import Event, ForwardInputs, ForwardLogits, Header, StepExecuted
@@ -299,3 +299,19 @@ def test_level_control_records_no_tensors(random_llama: RandomModel, tmp_path: P
     script.add(0, prompt_of(4, 0))
     script.step({0: 4})
     assert [type(event) for event in finish()] == [StepExecuted]
+
+
+def test_what_the_worker_cannot_do_is_refused(random_llama: RandomModel) -> None:
+    folder, model = random_llama
+    speculative = {"method": "ngram", "num_speculative_tokens": 3}
+    with pytest.raises(ConfigError, match="speculative_config is not supported yet"):
+        UniProcExecutor(EngineConfig.from_args(str(folder), speculative_config=speculative))
+
+    script = Script(folder)
+    script.add(0, prompt_of(5, 0))
+    script.executor.execute_model(script.plan({0: 5}))
+    with pytest.raises(ForwardError, match="Guided requests are not supported yet"):
+        script.executor.sample_tokens(GrammarBitmask(serials=[0], words=None))
+    script.release(0)
+    script.step({0: 5})
+    assert script.output(0) == greedy(model, script.tokens[0][:5], 1)
