@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import TypeVar
 
 from engine.core.messages import GrammarBitmask, ModelRunnerOutput, SchedulerOutput
 from engine.errors import ForwardError, TraceError
 from engine.sampling_params import GrammarSpec
-from engine.trace.events import ExecutorFailed, StepOutput
+from engine.trace.events import ExecutorFailed, KVTransferFinished, KVTransferMatched, StepOutput
 from engine.trace.file import Trace
+
+_Answer = TypeVar("_Answer", KVTransferMatched, KVTransferFinished)
 
 
 class RecordedExecutor:
@@ -61,3 +64,48 @@ class RecordedGrammarBackend:
 
     def release(self, serial: int) -> None:
         """Nothing is kept."""
+
+
+class RecordedKVConnector:
+    """A `KVConnector` that moves nothing: it gives the recorded answers, in the order in which they were given."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._answers = deque(
+            event for event in trace.events if isinstance(event, (KVTransferMatched, KVTransferFinished))
+        )
+
+    @property
+    def was_used(self) -> bool:
+        """Whether the recorded run had a connector at all."""
+        return bool(self._answers)
+
+    def get_num_new_matched_tokens(
+        self, serial: int, token_ids: list[int], num_computed_tokens: int
+    ) -> tuple[int, bool]:
+        """The recorded match.
+
+        Raises:
+            TraceError: another question was asked when the run was recorded.
+        """
+        answer = self._next(KVTransferMatched, serial)
+        return answer.num_tokens, answer.load_async
+
+    def update_state_after_alloc(self, serial: int, block_ids: tuple[list[int], ...], num_tokens: int) -> None:
+        """Nothing is moved."""
+
+    def build_connector_meta(self, serials: list[int]) -> None:
+        """Nothing is moved."""
+
+    def request_finished(self, serial: int, block_ids: tuple[list[int], ...]) -> bool:
+        """The recorded answer.
+
+        Raises:
+            TraceError: another question was asked when the run was recorded.
+        """
+        return self._next(KVTransferFinished, serial).sending
+
+    def _next(self, kind: type[_Answer], serial: int) -> _Answer:
+        answer = self._answers.popleft() if self._answers else None
+        if not isinstance(answer, kind) or answer.request != serial:
+            raise TraceError(f"The trace holds no answer of the KV connector about request {serial} here.")
+        return answer

@@ -22,13 +22,14 @@ from engine.trace.events import (
     ExecutorFailed,
     GrammarFailed,
     GrammarReady,
+    KVTransferDone,
     RequestAborted,
     RequestAdded,
     ScheduleCalled,
     StepOutput,
 )
 from engine.trace.file import Trace
-from sim.recorded import RecordedExecutor, RecordedGrammarBackend
+from sim.recorded import RecordedExecutor, RecordedGrammarBackend, RecordedKVConnector
 
 _NOT_COMPARED = frozenset({"seq", "ts"})
 
@@ -108,8 +109,14 @@ class Replay:
         self.trace = trace
         header = trace.header
         self._collector = _Collector(header.engine, header.rank)
+        connector = RecordedKVConnector(trace)
         self.core = EngineCore(
-            header.config, header.kv_cache, header.model.max_model_len, self._collector, RecordedGrammarBackend()
+            header.config,
+            header.kv_cache,
+            header.model.max_model_len,
+            self._collector,
+            RecordedGrammarBackend(),
+            connector if connector.was_used else None,
         )
         self._executor = RecordedExecutor(trace)
         self._ids: dict[int, str] = {}
@@ -145,6 +152,8 @@ class Replay:
                     self.core.grammar_ready(self._ids[event.request])
                 case GrammarFailed():
                     self.core.grammar_failed(self._ids[event.request], event.why)
+                case KVTransferDone():
+                    self.core.kv_done(event.finished_receiving, event.finished_sending)
                 case CacheResetAsked():
                     self.core.reset_prefix_cache()
                 case ScheduleCalled():
@@ -215,10 +224,10 @@ def replay(trace: Trace) -> ReplayReport:
 
 
 def _exchanges(events: list[Event]) -> Iterator[_Exchange]:
-    """Cut a trace before every input. Observations are left out."""
+    """Cut a trace before every call. Observations are left out, and answers: the recorded twins give those."""
     current = _Exchange(None, [])
     for event in events:
-        if event.kind is EventClass.INPUT:
+        if event.kind is EventClass.INPUT and not event.is_answer:
             yield current
             current = _Exchange(event, [])
         elif event.kind is EventClass.DECISION:

@@ -21,7 +21,7 @@ from engine.core.messages import (
 from engine.core.request import Request
 from engine.core.scheduler.scheduler import Scheduler
 from engine.core.scheduler.update import news_of
-from engine.core.seams import GrammarBackend
+from engine.core.seams import GrammarBackend, KVConnector
 from engine.core.structured_output import StructuredOutputManager
 from engine.errors import RequestError
 from engine.trace.events import (
@@ -29,6 +29,7 @@ from engine.trace.events import (
     ExecutorFailed,
     GrammarFailed,
     GrammarReady,
+    KVTransferDone,
     RequestAborted,
     RequestAdded,
     ScheduleCalled,
@@ -46,6 +47,7 @@ class EngineCore:
         max_model_len: longest prompt + output, in tokens.
         trace: where events go; None costs nothing.
         grammar_backend: what compiles and walks the grammars of guided requests; None: they are refused.
+        kv_connector: what moves KV between engines; None: every token is computed here.
 
     Raises:
         ConfigError: the pool is too small for one request of `max_model_len` tokens.
@@ -58,11 +60,12 @@ class EngineCore:
         max_model_len: int,
         trace: EventSink | None = None,
         grammar_backend: GrammarBackend | None = None,
+        kv_connector: KVConnector | None = None,
     ) -> None:
         kv_cache.require_room_for(max_model_len)
         self.max_model_len = max_model_len
         self.structured_output_manager = StructuredOutputManager(grammar_backend, trace)
-        self.scheduler = Scheduler(config, kv_cache, max_model_len, self.structured_output_manager, trace)
+        self.scheduler = Scheduler(config, kv_cache, max_model_len, self.structured_output_manager, kv_connector, trace)
         self.requests: dict[str, Request] = {}
         """Live requests by their id."""
         self._num_added = 0
@@ -130,6 +133,13 @@ class EngineCore:
         self.scheduler.finish(request, RequestStatus.FINISHED_ERROR, "its grammar does not compile")
         return EngineCoreOutputs(step=self.scheduler.step, outputs=[news_of(request, [], error=why)])
 
+    def kv_done(self, finished_receiving: Iterable[int] = (), finished_sending: Iterable[int] = ()) -> None:
+        """The connector is done with the KV of these serials, whether their requests are still alive or not."""
+        done = KVTransferDone(finished_receiving=list(finished_receiving), finished_sending=list(finished_sending))
+        if self._trace is not None:
+            self._trace.emit(done)
+        self.scheduler.kv_transfer_manager.kv_done(done.finished_receiving, done.finished_sending)
+
     def reset_prefix_cache(self) -> bool:
         """Forget every cached prefix. Refused, with False, while any request holds blocks."""
         if self._trace is not None:
@@ -145,7 +155,7 @@ class EngineCore:
 
     def grammar_bitmask(self, step: int) -> GrammarBitmask | None:
         """Which tokens the guided rows of a step in flight may sample; None if no row is guided."""
-        return self.structured_output_manager.grammar_bitmask(self.scheduler.plan_in_flight(step))
+        return self.structured_output_manager.grammar_bitmask(self.scheduler.in_flight.plan_of(step))
 
     def update(self, step: int, output: ModelRunnerOutput | ForwardFailure) -> EngineCoreOutputs:
         """Take in what a step brought back.
@@ -153,7 +163,7 @@ class EngineCore:
         Raises:
             ValueError: the step is not in flight, or the output is not of its rows.
         """
-        self.scheduler.require_in_flight(step, output)
+        self.scheduler.in_flight.require(step, output)
         if self._trace is not None:
             self._trace.step = step
             self._trace.emit(_answer_event(output))

@@ -102,6 +102,8 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[ScheduledRow]
     released: list[int]
     """Serials that left the batch since the last executed step: finished, aborted or preempted."""
+    kv_connector_metadata: Any = None
+    """What the worker's side of the KV connector must load and store in this step; None without a connector."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:

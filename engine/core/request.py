@@ -24,6 +24,7 @@ class Request:
         "num_placed_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_remote_tokens",
         "priority",
         "request_id",
         "sampling_params",
@@ -52,6 +53,8 @@ class Request:
         """While fewer tokens than this are computed, the request needs no further block and fills none."""
         self.num_cached_tokens: int | None = None
         """Tokens that the prefix cache spared at the first admission; None before it."""
+        self.num_remote_tokens = 0
+        """Of the computed tokens, those whose KV came through the connector."""
         self.num_preemptions = 0
         self.spec_token_ids: list[int] = []
         """Draft tokens proposed for the next step; they may be rejected, so they count as no tokens of the request."""

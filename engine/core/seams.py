@@ -5,7 +5,7 @@ Each has a real side that computes and a recorded or modelled twin in `sim` that
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine.core.messages import GrammarBitmask, ModelRunnerOutput, SchedulerOutput
 from engine.sampling_params import GrammarSpec
@@ -47,3 +47,22 @@ class GrammarBackend(Protocol):
 
     def release(self, serial: int) -> None:
         """Forget a request."""
+
+
+class KVConnector(Protocol):
+    """The scheduler's side of a connector that moves KV between engines. (Its worker's side does the moving.)"""
+
+    def get_num_new_matched_tokens(
+        self, serial: int, token_ids: list[int], num_computed_tokens: int
+    ) -> tuple[int, bool]:
+        """How many tokens after the computed ones have their KV elsewhere, and whether they are loaded in the
+        background: then the request waits until `EngineCore.kv_done` names it."""
+
+    def update_state_after_alloc(self, serial: int, block_ids: tuple[list[int], ...], num_tokens: int) -> None:
+        """Learn into which blocks the matched tokens are to be loaded."""
+
+    def build_connector_meta(self, serials: list[int]) -> Any:
+        """What the worker's side must load and store in a step of these requests."""
+
+    def request_finished(self, serial: int, block_ids: tuple[list[int], ...]) -> bool:
+        """Whether the blocks of a request that has ended are still being sent, and must be kept until `kv_done`."""

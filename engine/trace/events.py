@@ -207,6 +207,7 @@ class ScheduleRequest(Event, tag="schedule.request", kw_only=True):
         Meta(description="the limit that cut it below what it wanted"),
     ]
     budget_left: Annotated[int, Meta(description="tokens left in the step's budget after it")]
+    num_remote_tokens: Annotated[int, Meta(description="tokens taken from a KV connector for this admission")] = 0
     num_awaited_tokens: Annotated[
         int, Meta(description="wanted tokens that steps in flight have yet to sample; 0 in a synchronous loop")
     ] = 0

@@ -11,6 +11,7 @@ from engine.config import EngineConfig, KVCacheConfig, KVCacheGroup, ModelFacts
 from engine.core.engine_core import EngineCore
 from engine.core.kv_cache.block_hash import none_hash_for
 from engine.core.messages import EngineCoreRequest, ForwardFailure, ModelRunnerOutput, SchedulerOutput
+from engine.core.seams import KVConnector
 from engine.sampling_params import GrammarSpec, SamplingParams
 from engine.trace.events import SCHEMA_VERSION, Header
 from engine.trace.file import Trace, read_trace
@@ -61,9 +62,9 @@ def make_core(
     return core_of(header(num_blocks, block_size, **engine_args), trace)
 
 
-def core_of(head: Header, trace: EventSink | None = None) -> EngineCore:
+def core_of(head: Header, trace: EventSink | None = None, kv_connector: KVConnector | None = None) -> EngineCore:
     """A core as a header describes it; its grammars are ready when the test says so."""
-    return EngineCore(head.config, head.kv_cache, MAX_MODEL_LEN, trace, RecordedGrammarBackend())
+    return EngineCore(head.config, head.kv_cache, MAX_MODEL_LEN, trace, RecordedGrammarBackend(), kv_connector)
 
 
 def request(
@@ -107,6 +108,48 @@ def run_step(core: EngineCore, token: int = 9) -> SchedulerOutput:
     return plan
 
 
+class DiceConnector:
+    """A `KVConnector` that has some KV of some requests, and is done with its transfers when the dice say so."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._receiving: list[int] = []
+        self._sending: list[int] = []
+
+    def get_num_new_matched_tokens(
+        self, serial: int, token_ids: list[int], num_computed_tokens: int
+    ) -> tuple[int, bool]:
+        """Half of the requests are known elsewhere."""
+        if self._rng.random() < 0.5:
+            return 0, False
+        return self._rng.randrange(1, len(token_ids) + 1), self._rng.random() < 0.6
+
+    def update_state_after_alloc(self, serial: int, block_ids: tuple[list[int], ...], num_tokens: int) -> None:
+        """The transfer begins; loaded within the step, it is over before anyone asks."""
+        self._receiving.append(serial)
+
+    def build_connector_meta(self, serials: list[int]) -> None:
+        """Nothing is moved here."""
+
+    def request_finished(self, serial: int, block_ids: tuple[list[int], ...]) -> bool:
+        """A third of the requests are sent on."""
+        sending = bool(block_ids[0]) and self._rng.random() < 0.3
+        if sending:
+            self._sending.append(serial)
+        return sending
+
+    def report(self, core: EngineCore, *, everything: bool = False) -> None:
+        """Tell the core what is done by now."""
+        done = [
+            [serial for serial in serials if everything or self._rng.random() < 0.3]
+            for serials in (self._receiving, self._sending)
+        ]
+        self._receiving = [serial for serial in self._receiving if serial not in done[0]]
+        self._sending = [serial for serial in self._sending if serial not in done[1]]
+        if done[0] or done[1]:
+            core.kv_done(*done)
+
+
 @dataclass
 class Crowd:
     """Random requests with common beginnings; some wait for a grammar, some are aborted, some steps fail, drafts are
@@ -115,6 +158,7 @@ class Crowd:
     seed: int
     num_requests: int = 30
     num_drafts: int = 0
+    connector: DiceConnector | None = None
     _compiling: list[str] = field(default_factory=list)
 
     def drive(self, core: EngineCore) -> None:
@@ -127,6 +171,8 @@ class Crowd:
                 self._add(core, rng, f"q{added}", beginning)
                 added += 1
             self._answer_compiler(core, rng)
+            if self.connector:
+                self.connector.report(core)
             self._disturb(core, rng, 0.03)
             if rng.random() < 0.05:
                 core.reset_prefix_cache()
@@ -137,6 +183,8 @@ class Crowd:
             self._disturb(core, rng, 0.02)
             failed = rng.random() < 0.01
             core.update(plan.step, ForwardFailure(step=plan.step, why="out of memory") if failed else output)
+        if self.connector:
+            self.connector.report(core, everything=True)
 
     def _add(self, core: EngineCore, rng: random.Random, request_id: str, beginning: list[int]) -> None:
         prompt = beginning[: rng.randrange(20)] + [rng.randrange(3, 99) for _ in range(rng.randrange(1, 12))]
@@ -183,12 +231,15 @@ class Crowd:
             core.abort([rng.choice(list(core.requests))])
 
 
-def record_crowd(path: Path, seed: int = 0, num_requests: int = 30, **engine_args: Any) -> Trace:
+def record_crowd(
+    path: Path, seed: int = 0, num_requests: int = 30, *, connected: bool = False, **engine_args: Any
+) -> Trace:
     """The trace of a crowd in a pool so small that requests are preempted."""
     head = header(**{"max_num_batched_tokens": 16, "max_num_seqs": 6, "long_prefill_token_threshold": 5, **engine_args})
     recorder = Recorder.to_file(path, head)
     speculative = head.config.speculative
-    crowd = Crowd(seed, num_requests, speculative.num_speculative_tokens if speculative else 0)
-    crowd.drive(core_of(head, recorder))
+    connector = DiceConnector(seed) if connected else None
+    crowd = Crowd(seed, num_requests, speculative.num_speculative_tokens if speculative else 0, connector)
+    crowd.drive(core_of(head, recorder, connector))
     recorder.close()
     return read_trace(path)

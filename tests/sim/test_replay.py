@@ -25,7 +25,7 @@ FIELDS = [
 
 @pytest.fixture(scope="module")
 def crowds(tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
-    """Both policies, both hash algorithms, with and without prefix caching and drafts."""
+    """Both policies, both hash algorithms, with and without prefix caching, drafts and a KV connector."""
     folder = tmp_path_factory.mktemp("crowds")
     return [
         record_crowd(folder / f"{index}.jsonl", seed=index, num_requests=60, **arguments)
@@ -36,6 +36,8 @@ def crowds(tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
                 {"policy": "priority", "prefix_caching_hash_algo": "builtin"},
                 {"policy": "fcfs", "enable_prefix_caching": False},
                 {"policy": "fcfs", "speculative_config": {"method": "eagle", "num_speculative_tokens": 3}},
+                {"policy": "fcfs", "connected": True},
+                {"policy": "priority", "connected": True},
             ]
         )
     ]

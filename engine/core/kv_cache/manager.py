@@ -68,6 +68,7 @@ class KVCacheManager:
         self.req_to_block_hashes: dict[int, list[BlockHash]] = {}
         self._hash_algo = config.cache.prefix_caching_hash_algo
         self._none_hash = bytes.fromhex(kv_cache.none_hash)
+        self.nothing_computed = ComputedBlocks([[] for _ in kv_cache.groups], 0)
         self._nothing_new = Allocation(tuple([] for _ in kv_cache.groups), [])
         self._trace = trace
 
@@ -77,7 +78,7 @@ class KVCacheManager:
         The last token is always left to compute, because its logits are what the next token is sampled from.
         """
         if not self.enable_caching:
-            return ComputedBlocks([[] for _ in self.coordinator.groups], 0)
+            return self.nothing_computed
         first_time = request.serial not in self.req_to_block_hashes
         hashes = self._hashes_of(request)
         blocks = self.coordinator.find_longest_cache_hit(hashes, request.num_tokens - 1)
@@ -97,7 +98,7 @@ class KVCacheManager:
         return found
 
     def allocate_slots(
-        self, request: Request, num_new_tokens: int, computed: ComputedBlocks | None = None
+        self, request: Request, num_new_tokens: int, computed: ComputedBlocks | None = None, *, cache: bool = True
     ) -> Allocation | Shortage:
         """Give the next `num_new_tokens` tokens of a request a place, or say what is missing.
 
@@ -105,11 +106,12 @@ class KVCacheManager:
             request: its `num_computed_tokens` have their place already.
             num_new_tokens: tokens to schedule after the computed ones.
             computed: a prefix from the cache that the request is about to share, on its admission.
+            cache: give full blocks their hash now; False if their KV comes later than this step.
         """
         if computed is None and request.num_computed_tokens + num_new_tokens < request.num_placed_tokens:
             return self._nothing_new
-        hits = computed.blocks if computed else [[] for _ in self.coordinator.groups]
-        num_computed = request.num_computed_tokens + (computed.num_tokens if computed else 0)
+        hits, num_hit_tokens = computed or self.nothing_computed
+        num_computed = request.num_computed_tokens + num_hit_tokens
         # A request on its admission drafts nothing yet, so it needs no slots to look ahead.
         num_lookahead_tokens = self.num_lookahead_tokens if request.num_computed_tokens else 0
         num_slots = min(num_computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
@@ -123,8 +125,9 @@ class KVCacheManager:
                 group.adopt(request.serial, hit)
                 self._emit_touched(request, group.group, hit)
         new_block_ids = tuple(self._allocate_in(group, request, num_slots) for group in range(len(hits)))
-        registered = self._cache_blocks(request, num_computed + num_new_tokens) if self.enable_caching else []
-        request.num_placed_tokens = self._num_placed_tokens(min(num_computed + num_new_tokens, request.num_tokens))
+        registered = self.cache_blocks(request, num_computed + num_new_tokens) if cache else []
+        if cache:
+            request.num_placed_tokens = self._num_placed_tokens(min(num_computed + num_new_tokens, request.num_tokens))
         return Allocation(new_block_ids, registered)
 
     def block_ids(self, request: Request) -> tuple[list[int], ...]:
@@ -200,7 +203,10 @@ class KVCacheManager:
             )
         return block_ids
 
-    def _cache_blocks(self, request: Request, num_tokens: int) -> list[RegisteredBlock]:
+    def cache_blocks(self, request: Request, num_tokens: int) -> list[RegisteredBlock]:
+        """Give their hash to the blocks that the first `num_tokens` tokens of a request fill."""
+        if not self.enable_caching:
+            return []
         # Draft tokens beyond the request's own may still be rejected: a block that holds one gets no hash.
         num_tokens = min(num_tokens, request.num_tokens)
         hashes = self._hashes_of(request)

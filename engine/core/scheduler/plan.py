@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from engine.core.kv_cache.manager import Allocation, RegisteredBlock
-from engine.core.messages import NewRequestData, ScheduledRow
+from engine.core.messages import ForwardFailure, ModelRunnerOutput, NewRequestData, ScheduledRow
 from engine.core.request import Request
 
 Admission = Literal["running", "new", "resumed"]
@@ -67,6 +67,44 @@ class StepPlan:
     def num_tokens(self) -> int:
         """Length of the step's super-sequence."""
         return sum(row.scheduled.num_scheduled_tokens for row in self.rows.values())
+
+
+class StepsInFlight:
+    """The plans whose output is awaited: one in a synchronous loop, several in others."""
+
+    def __init__(self) -> None:
+        self._plans: dict[int, StepPlan] = {}
+
+    def depart(self, plan: StepPlan) -> None:
+        """A plan leaves."""
+        self._plans[plan.step] = plan
+
+    def land(self, step: int) -> StepPlan:
+        """A plan's output is here."""
+        return self._plans.pop(step)
+
+    def plan_of(self, step: int) -> StepPlan:
+        """The plan of a step in flight.
+
+        Raises:
+            ValueError: the step is not in flight.
+        """
+        plan = self._plans.get(step)
+        if plan is None:
+            raise ValueError(f"step {step} is not in flight; in flight: {list(self._plans)}")
+        return plan
+
+    def require(self, step: int, output: ModelRunnerOutput | ForwardFailure) -> None:
+        """Refuse an answer that belongs to no step in flight.
+
+        Raises:
+            ValueError: the step is not in flight, or the output is not of its rows.
+        """
+        plan = self.plan_of(step)
+        if output.step != step:
+            raise ValueError(f"an output of step {output.step} came for step {step}")
+        if isinstance(output, ModelRunnerOutput) and output.serials != list(plan.rows):
+            raise ValueError(f"step {step} ran requests {list(plan.rows)}, its output names {output.serials}")
 
 
 def _new_request_data(request: Request) -> NewRequestData:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Literal
 
 from engine.config import EngineConfig, KVCacheConfig
-from engine.core.kv_cache.manager import KVCacheManager, Shortage
+from engine.core.kv_cache.manager import ComputedBlocks, KVCacheManager, Shortage
+from engine.core.kv_transfer import NO_MATCH, KVTransferManager, RemoteMatch
 from engine.core.messages import (
     EngineCoreOutput,
     ForwardFailure,
@@ -19,10 +20,11 @@ from engine.core.messages import (
 )
 from engine.core.request import Request
 from engine.core.request_queue import create_request_queue
-from engine.core.scheduler.admission import AdmissionGates
-from engine.core.scheduler.plan import Admission, StepPlan
+from engine.core.scheduler.admission import AdmissionGates, WaitingFor
+from engine.core.scheduler.plan import Admission, StepPlan, StepsInFlight
 from engine.core.scheduler.update import apply_failure, apply_output
 from engine.core.scheduler.wanted import Wanted, tokens_wanted
+from engine.core.seams import KVConnector
 from engine.core.structured_output import StructuredOutputManager
 from engine.trace.events import (
     RequestFinished,
@@ -48,17 +50,19 @@ class Scheduler:
         kv_cache: KVCacheConfig,
         max_model_len: int,
         structured_output: StructuredOutputManager,
+        kv_connector: KVConnector | None,
         trace: EventSink | None,
     ) -> None:
         self.config = config.scheduler
         self.max_model_len = max_model_len
         self.kv_cache_manager = KVCacheManager(config, kv_cache, max_model_len, trace)
         self.structured_output_manager = structured_output
-        self.admission = AdmissionGates(structured_output)
+        self.kv_transfer_manager = KVTransferManager(kv_connector, self.kv_cache_manager, trace)
+        self.admission = AdmissionGates(structured_output, self.kv_transfer_manager)
         self.waiting = create_request_queue(config.scheduler.policy)
         self.running: list[Request] = []
         self.step = 0
-        self._in_flight: dict[int, StepPlan] = {}
+        self.in_flight = StepsInFlight()
         self._released: list[int] = []
         self.trace = trace
 
@@ -80,32 +84,9 @@ class Scheduler:
         self._schedule_waiting(plan)
         return self._depart(plan)
 
-    def plan_in_flight(self, step: int) -> StepPlan:
-        """The plan of a step whose output is awaited.
-
-        Raises:
-            ValueError: the step is not in flight.
-        """
-        plan = self._in_flight.get(step)
-        if plan is None:
-            raise ValueError(f"step {step} is not in flight; in flight: {list(self._in_flight)}")
-        return plan
-
-    def require_in_flight(self, step: int, output: ModelRunnerOutput | ForwardFailure) -> None:
-        """Refuse an answer that belongs to no step in flight.
-
-        Raises:
-            ValueError: the step is not in flight, or the output is not of its rows.
-        """
-        plan = self.plan_in_flight(step)
-        if output.step != step:
-            raise ValueError(f"an output of step {output.step} came for step {step}")
-        if isinstance(output, ModelRunnerOutput) and output.serials != list(plan.rows):
-            raise ValueError(f"step {step} ran requests {list(plan.rows)}, its output names {output.serials}")
-
     def update(self, output: ModelRunnerOutput | ForwardFailure) -> list[EngineCoreOutput]:
         """Take in what a step brought back: tokens are appended, and what has reached its end leaves."""
-        plan = self._in_flight.pop(output.step)
+        plan = self.in_flight.land(output.step)
         if isinstance(output, ForwardFailure):
             return apply_failure(self, plan, output)
         return apply_output(self, plan, output)
@@ -119,7 +100,7 @@ class Scheduler:
             self.waiting.remove(request)
         self._set_status(request, status, why)
         request.stop_reason = stop_reason
-        self.kv_cache_manager.free(request, why)
+        self.kv_transfer_manager.free_when_done(request, why)
         self.kv_cache_manager.forget(request)
         self.structured_output_manager.release(request)
         if self.trace is not None:
@@ -160,7 +141,7 @@ class Scheduler:
                 allocation = self.kv_cache_manager.allocate_slots(request, wanted.num_tokens)
             plan.add(request, wanted.num_tokens, allocation, "running", allocation.new_block_ids)
             if self.trace is not None:
-                self._emit_scheduled(request, wanted, plan, "running", num_cached_tokens=0)
+                self._emit_scheduled(request, wanted, plan, "running")
             index += 1
 
     def _choose_victim(self) -> Request:
@@ -186,7 +167,7 @@ class Scheduler:
             self.kv_cache_manager.unregister(row.registered, "preempted before its KV was written")
         self.running.remove(victim)
         self.kv_cache_manager.free(victim, "preempted")
-        victim.num_computed_tokens = 0
+        victim.num_computed_tokens = victim.num_remote_tokens = 0
         victim.num_output_placeholders = 0
         victim.spec_token_ids = []
         victim.num_preemptions += 1
@@ -209,9 +190,10 @@ class Scheduler:
                 skipped_waiting_requests.append(self.waiting.pop())
             elif not self._admit(request, plan):
                 break
-        if skipped_waiting_requests:
-            first = skipped_waiting_requests[0]
-            self._emit_skipped(first, "waiting_for_grammar", behind=len(skipped_waiting_requests) - 1)
+            elif request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
+                skipped_waiting_requests.append(request)
+        if self.trace is not None:
+            self._emit_waits(skipped_waiting_requests)
         # Back to the front in their own order: waiting for an answer costs a request no place.
         for request in reversed(skipped_waiting_requests):
             self.waiting.prepend(request)
@@ -225,26 +207,64 @@ class Scheduler:
         return "max_num_seqs" if len(self.running) == self.config.max_num_seqs else None
 
     def _admit(self, request: Request, plan: StepPlan) -> bool:
-        """Move the first waiting request to the running ones, unless the pool cannot serve it now."""
-        if request.status is RequestStatus.WAITING_FOR_FSM:
-            self._set_status(request, RequestStatus.WAITING, "its grammar is ready")
-        computed = self.kv_cache_manager.get_computed_blocks(request)
-        wanted = self._tokens_wanted(request, computed.num_tokens, plan)
-        allocation = self.kv_cache_manager.allocate_slots(request, wanted.num_tokens, computed)
-        if isinstance(allocation, Shortage):
-            self._emit_skipped(request, "no_free_blocks", behind=len(self.waiting) - 1, shortage=allocation)
-            return False
-        admission: Admission = "resumed" if request.status is RequestStatus.PREEMPTED else "new"
+        """Take the first waiting request out of the queue, with blocks: to run, or to wait for KV from elsewhere.
+        False if the pool cannot serve it now."""
+        computed, remote = self._find_computed(request)
+        num_computed_tokens = request.num_computed_tokens + computed.num_tokens + remote.num_tokens
+        wanted = self._tokens_wanted(request, num_computed_tokens, plan)
+        load_async = remote.load_async
+        num_new_tokens = remote.num_tokens + (0 if load_async else wanted.num_tokens)
+        allocation = self.kv_cache_manager.allocate_slots(request, num_new_tokens, computed, cache=not load_async)
+        while isinstance(allocation, Shortage):
+            if self.running or not self._reclaim_from_waiting(request):
+                self._emit_skipped(request, "no_free_blocks", behind=len(self.waiting) - 1, shortage=allocation)
+                return False
+            allocation = self.kv_cache_manager.allocate_slots(request, num_new_tokens, computed, cache=not load_async)
         self.waiting.pop()
+        request.num_remote_tokens += remote.num_tokens
+        self.kv_transfer_manager.update_state_after_alloc(request, computed.num_tokens, remote)
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = num_computed_tokens
+        if load_async:
+            self._set_status(request, RequestStatus.WAITING_FOR_REMOTE_KVS, "its KV is being loaded")
+            return True
+        admission: Admission = "resumed" if request.num_preemptions else "new"
         self.running.append(request)
         self._set_status(request, RequestStatus.RUNNING, "admitted" if admission == "new" else "resumed")
-        request.num_computed_tokens = computed.num_tokens
-        if request.num_cached_tokens is None:
-            request.num_cached_tokens = computed.num_tokens
+        request.num_computed_tokens = num_computed_tokens
         plan.add(request, wanted.num_tokens, allocation, admission, self.kv_cache_manager.block_ids(request))
         if self.trace is not None:
-            self._emit_scheduled(request, wanted, plan, admission, num_cached_tokens=computed.num_tokens)
+            self._emit_scheduled(request, wanted, plan, admission)
         return True
+
+    def _find_computed(self, request: Request) -> tuple[ComputedBlocks, RemoteMatch]:
+        """KV that a request need not compute: its longest cached prefix, and what a connector has beyond it."""
+        if request.status is RequestStatus.WAITING_FOR_FSM:
+            self._set_status(request, RequestStatus.WAITING, "its grammar is ready")
+        elif request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
+            self._take_arrived(request)
+        if request.num_computed_tokens:
+            return self.kv_cache_manager.nothing_computed, NO_MATCH
+        computed = self.kv_cache_manager.get_computed_blocks(request)
+        return computed, self.kv_transfer_manager.get_num_new_matched_tokens(request, computed.num_tokens)
+
+    def _take_arrived(self, request: Request) -> None:
+        self.kv_transfer_manager.take_arrived(request)
+        self._set_status(request, RequestStatus.WAITING, "its KV is here")
+
+    def _reclaim_from_waiting(self, request: Request) -> bool:
+        """Nothing runs, and still blocks are missing: take those of the last request whose KV came from elsewhere.
+
+        Without this, requests that wait with their blocks behind one that needs more would wait for ever.
+        """
+        for holder in reversed(list(self.waiting)):
+            if holder.status is RequestStatus.WAITING_FOR_REMOTE_KVS and self.kv_transfer_manager.has_arrived(holder):
+                self._take_arrived(holder)
+            if holder is not request and holder.num_computed_tokens:
+                self.kv_cache_manager.free(holder, f"nothing runs, and r{request.serial} needs blocks")
+                holder.num_computed_tokens = holder.num_remote_tokens = 0
+                return True
+        return False
 
     # --- the plan leaves ----------------------------------------------------------------------------------------
 
@@ -256,10 +276,15 @@ class Scheduler:
             return SchedulerOutput(step=plan.step, rows=[], released=[])
         for row in plan.rows.values():
             row.request.depart(row.scheduled.num_tokens_after)
-        self._in_flight[plan.step] = plan
+        self.in_flight.depart(plan)
         released, self._released = self._released, []
         self._emit_step_scheduled(plan, released)
-        return SchedulerOutput(step=plan.step, rows=[row.scheduled for row in plan.rows.values()], released=released)
+        return SchedulerOutput(
+            step=plan.step,
+            rows=[row.scheduled for row in plan.rows.values()],
+            released=released,
+            kv_connector_metadata=self.kv_transfer_manager.build_connector_meta(plan),
+        )
 
     def _tokens_wanted(self, request: Request, num_computed_tokens: int, plan: StepPlan) -> Wanted:
         return tokens_wanted(
@@ -296,10 +321,10 @@ class Scheduler:
             )
         )
 
-    def _emit_scheduled(
-        self, request: Request, wanted: Wanted, plan: StepPlan, admission: Admission, num_cached_tokens: int
-    ) -> None:
+    def _emit_scheduled(self, request: Request, wanted: Wanted, plan: StepPlan, admission: Admission) -> None:
         assert self.trace is not None
+        found = 0 if admission == "running" else request.num_computed_tokens
+        remote = request.num_remote_tokens if found else 0
         self.trace.emit(
             ScheduleRequest(
                 request=request.serial,
@@ -308,13 +333,23 @@ class Scheduler:
                 num_wanted_tokens=wanted.num_wanted_tokens,
                 num_scheduled_tokens=wanted.num_tokens,
                 num_computed_tokens=request.num_computed_tokens,
-                num_cached_tokens=num_cached_tokens,
+                num_cached_tokens=found - remote,
+                num_remote_tokens=remote,
                 truncated_by=wanted.truncated_by,
                 budget_left=plan.budget,
                 num_awaited_tokens=request.num_output_placeholders,
                 draft_token_ids=plan.rows[request.serial].scheduled.draft_token_ids,
             )
         )
+
+    def _emit_waits(self, skipped: list[Request]) -> None:
+        waits: dict[WaitingFor, list[Request]] = {}
+        for request in skipped:
+            wait = self.admission.why_wait(request)
+            if wait is not None:
+                waits.setdefault(wait, []).append(request)
+        for wait, requests in waits.items():
+            self._emit_skipped(requests[0], wait, behind=len(requests) - 1)
 
     def _emit_skipped(self, request: Request, reason: str, behind: int, shortage: Shortage | None = None) -> None:
         if self.trace is not None:

@@ -1,0 +1,109 @@
+"""KVTransferManager: requests whose KV, or a part of it, another engine has computed or will want.
+
+A connector knows which KV lies elsewhere. What it loads within the step counts as computed at once; what it loads in
+the background keeps its request in WAITING_FOR_REMOTE_KVS, its blocks already allocated, until `EngineCore.kv_done`
+reports it. Blocks that a connector still reads or writes stay out of the pool until it is done, even if their request
+has ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from engine.core.kv_cache.manager import KVCacheManager
+from engine.core.request import Request
+from engine.core.scheduler.plan import StepPlan
+from engine.core.seams import KVConnector
+from engine.trace.events import KVHeld, KVTransferFinished, KVTransferMatched
+from engine.trace.recorder import EventSink
+
+
+class RemoteMatch(NamedTuple):
+    """What a connector has of a request beyond its local prefix."""
+
+    num_tokens: int
+    load_async: bool
+    """Loaded in the background: the request waits for it."""
+
+
+NO_MATCH = RemoteMatch(0, False)
+
+
+class KVTransferManager:
+    """Stands between the scheduler and the connector."""
+
+    def __init__(
+        self, connector: KVConnector | None, kv_cache_manager: KVCacheManager, trace: EventSink | None
+    ) -> None:
+        self._connector = connector
+        self._kv_cache_manager = kv_cache_manager
+        self._trace = trace
+        self._expected: dict[int, int] = {}
+        """By serial, the tokens a waiting request will have once its KV is here."""
+        self._received: set[int] = set()
+        self._held: dict[int, tuple[Request, str]] = {}
+        """Requests that have ended while their blocks are still read or written, and why they ended."""
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> RemoteMatch:
+        """Ask the connector for KV beyond the local prefix. As there, one token is left to compute."""
+        if self._connector is None:
+            return NO_MATCH
+        num_tokens, load_async = self._connector.get_num_new_matched_tokens(
+            request.serial, request.token_ids, num_computed_tokens
+        )
+        if self._trace is not None:
+            self._trace.emit(KVTransferMatched(request=request.serial, num_tokens=num_tokens, load_async=load_async))
+        num_tokens = min(num_tokens, request.num_tokens - 1 - num_computed_tokens)
+        return RemoteMatch(num_tokens, load_async) if num_tokens > 0 else NO_MATCH
+
+    def update_state_after_alloc(self, request: Request, num_computed_tokens: int, match: RemoteMatch) -> None:
+        """Tell the connector into which blocks the matched tokens go."""
+        if self._connector is None or not match.num_tokens:
+            return
+        block_ids = self._kv_cache_manager.block_ids(request)
+        self._connector.update_state_after_alloc(request.serial, block_ids, match.num_tokens)
+        if match.load_async:
+            self._expected[request.serial] = num_computed_tokens + match.num_tokens
+
+    def build_connector_meta(self, plan: StepPlan) -> Any:
+        """What the worker's side of the connector must do in a step; None without a connector."""
+        return None if self._connector is None else self._connector.build_connector_meta(list(plan.rows))
+
+    def kv_done(self, finished_receiving: list[int], finished_sending: list[int]) -> None:
+        """The connector is done with these requests: whoever waits may go on, blocks held for it are free."""
+        for serial in (*finished_receiving, *finished_sending):
+            if serial in self._held:
+                self._kv_cache_manager.free(*self._held.pop(serial))
+        self._received.update(serial for serial in finished_receiving if serial in self._expected)
+
+    def has_arrived(self, request: Request) -> bool:
+        """Whether the KV that a request waits for is here."""
+        return request.serial in self._received
+
+    def take_arrived(self, request: Request) -> None:
+        """Let a request go on from the KV that came: its full blocks can be found from now on."""
+        self._received.discard(request.serial)
+        request.num_computed_tokens = self._expected.pop(request.serial)
+        self._kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
+
+    def free_when_done(self, request: Request, why: str) -> None:
+        """Free the blocks of a request that has ended, now or when the connector is done with them."""
+        receiving = request.serial in self._expected and request.serial not in self._received
+        sending = self._is_sending(request)
+        self._expected.pop(request.serial, None)
+        self._received.discard(request.serial)
+        if not receiving and not sending:
+            self._kv_cache_manager.free(request, why)
+            return
+        self._held[request.serial] = (request, why)
+        if self._trace is not None:
+            self._trace.emit(KVHeld(request=request.serial, sending=sending, receiving=receiving))
+
+    def _is_sending(self, request: Request) -> bool:
+        if self._connector is None:
+            return False
+        block_ids = self._kv_cache_manager.block_ids(request)
+        sending = self._connector.request_finished(request.serial, block_ids)
+        if self._trace is not None:
+            self._trace.emit(KVTransferFinished(request=request.serial, sending=sending))
+        return sending
