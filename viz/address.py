@@ -9,11 +9,7 @@ from typing import Any, Literal, get_args
 
 import streamlit as st
 
-from viz.figures.parts import Selection, View
-
-VIEWS: dict[View, str] = {"all": "All", "scheduler": "Scheduler", "kv": "KV memory", "forward": "Forward pass"}
-assert set(VIEWS) == set(get_args(View))
-
+from viz.figures.parts import VIEWS, Selection
 
 Page = Literal["step", "gallery", "live"]
 _PAGES: tuple[Page, ...] = get_args(Page)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -26,8 +26,4 @@ def app(
     if trace is not None:
         read_trace(trace)  # what is wrong with it is said here rather than on the page
         command += ["--", str(trace.resolve())]
-    try:
-        code = subprocess.call(command)
-    except KeyboardInterrupt:
-        code = 0
-    raise typer.Exit(code)
+    os.execv(sys.executable, command)

@@ -38,22 +38,24 @@ def app_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with (folder / "log.txt").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     try:
-        _wait_until_it_answers(process, f"http://localhost:{port}/_stcore/health", folder / "log.txt")
+        assert answers(process, f"http://localhost:{port}/_stcore/health"), (folder / "log.txt").read_text()
         yield f"http://localhost:{port}"
     finally:
         process.terminate()
         process.wait(timeout=20)
 
 
-def _wait_until_it_answers(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def answers(process: subprocess.Popen[bytes], url: str) -> bool:
+    """Wait until a process that was just started answers; whether it did."""
     for _ in range(300):
-        assert process.poll() is None, log.read_text()
+        if process.poll() is not None:
+            return False
         try:
             with urllib.request.urlopen(url, timeout=5):
-                return
+                return True
         except OSError:
             time.sleep(0.1)
-    pytest.fail(f"the app did not answer:\n{log.read_text()}")
+    return False
 
 
 @pytest.fixture(scope="session")

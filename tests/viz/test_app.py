@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from engine.trace.file import parse_trace
+from sim.timeline import Timeline
 from tests.viz.drawn import Drawn
+from viz.figures.parts import VIEWS, Selection
+from viz.figures.stage import stage
 from viz.gallery import DEFAULT, GALLERY, situation
 from viz.open_trace import SHIPPED, shipped_names
 
@@ -94,6 +98,16 @@ def test_a_trace_cut_short_is_shown_up_to_its_end(tmp_path: Path) -> None:
     assert "cut.jsonl was cut short" in Drawn(data["parts"]["header"]).text
     assert 3 <= data["last"] < 42
     assert data["step"] == 3
+
+
+def test_every_end_that_a_trace_can_have_is_drawn() -> None:
+    lines = (SHIPPED / "preemption.jsonl").read_bytes().splitlines(keepends=True)
+    for end in range(2, len(lines), 7):
+        timeline = Timeline(parse_trace(b"".join(lines[:end]), "cut.jsonl"))
+        if timeline.steps:
+            for view in VIEWS:
+                drawn = Drawn(stage(timeline.step(timeline.steps[-1]), Selection(view=view, request=0, block=3)))
+                assert drawn.text
 
 
 def test_an_edited_decision_is_a_divergence(tmp_path: Path) -> None:

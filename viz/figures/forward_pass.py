@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from engine.errors import TraceError
 from engine.trace import events as ev
+from sim.plan import PlanState
 from sim.state import RequestState, State
 from sim.timeline import StepView
 from viz.figures.html import Html, el, join
-from viz.figures.parts import Selection, chip, count, empty, label, panel
+from viz.figures.parts import UNPLANNED, Selection, chip, count, empty, label, panel, plan_of
 from viz.theme import request_class
 
 _COLUMNS, _COLUMNS_ALONE = 20, 360
@@ -44,8 +46,11 @@ def super_sequence(view: StepView) -> list[Segment]:
 
     From the recorded tensors where the trace has them (level forward), else from plan and block tables, which say the
     same.
+
+    Raises:
+        TraceError: the trace ends before the step was planned, or its block tables do not hold the plan.
     """
-    return _recorded(view.forward) if view.forward is not None else _planned(view.planned)
+    return _recorded(view.forward) if view.forward is not None else _planned(view.plan, view.planned)
 
 
 def _recorded(forward: ev.ForwardInputs) -> list[Segment]:
@@ -59,13 +64,16 @@ def _recorded(forward: ev.ForwardInputs) -> list[Segment]:
     return segments
 
 
-def _planned(state: State) -> list[Segment]:
+def _planned(plan: PlanState, state: State) -> list[Segment]:
     segments, index = [], 0
-    for serial, row in (state.plan.rows if state.plan else {}).items():
+    for serial, row in plan.rows.items():
         request = state.requests[serial]
-        token_ids, table = request.token_ids, request.block_ids[0]
+        token_ids, table = [*request.token_ids, *row.draft_token_ids], request.block_ids[0]
+        end = row.num_computed_tokens + row.num_scheduled_tokens
+        if end > min(len(token_ids), len(table) * state.block_size):
+            raise TraceError(f"The trace gives r{serial} no block, or no token, for what step {plan.step} computes.")
         segment = Segment(serial)
-        for position in range(row.num_computed_tokens, row.num_computed_tokens + row.num_scheduled_tokens):
+        for position in range(row.num_computed_tokens, end):
             entry, offset = divmod(position, state.block_size)
             slot = table[entry] * state.block_size + offset
             segment.tokens.append(Token(index, serial, token_ids[position], position, slot))
@@ -77,6 +85,9 @@ def _planned(state: State) -> list[Segment]:
 def forward_pass(view: StepView, selection: Selection) -> Html:
     """Draw the super-sequence, the blocks it writes to, and the tokens that were sampled."""
     alone = selection.view == "forward"
+    plan = plan_of(view)
+    if plan is None or not plan.complete:
+        return panel("forward", "Forward pass", "nothing is known of it", empty(UNPLANNED))
     segments = super_sequence(view)
     total = sum(len(segment.tokens) for segment in segments)
     if not total:
@@ -164,7 +175,7 @@ def _blocks(segments: list[Segment], state: State, selection: Selection, limit: 
     cards: list[Html] = []
     for segment, entries, share in zip(segments, touched, shares, strict=True):
         request = state.requests[segment.request]
-        cards += [_block(request, entry, written, state.block_size, selection) for entry in entries[:share]]
+        cards += [_block(request, *entry, written, state.block_size, selection) for entry in entries[:share]]
         if 0 < share < len(entries):
             cards.append(el("div", "elided", f"… {count(len(entries) - share, 'more block', 'more blocks')}"))
     hidden = sum(1 for share in shares if not share)
@@ -174,13 +185,14 @@ def _blocks(segments: list[Segment], state: State, selection: Selection, limit: 
     return el("div", "strip", names, el("div", "cards", *cards))
 
 
-def _touched(segment: Segment, block_size: int) -> list[int]:
-    """Entries of the request's block table in which its tokens of this step are kept."""
-    return sorted({token.position // block_size for token in segment.tokens})
+def _touched(segment: Segment, block_size: int) -> list[tuple[int, int]]:
+    """Entries of the request's block table in which its tokens of this step are kept, with their blocks."""
+    return sorted({(token.position // block_size, token.slot // block_size) for token in segment.tokens})
 
 
-def _block(request: RequestState, entry: int, written: set[int], block_size: int, selection: Selection) -> Html:
-    block_id = request.block_ids[0][entry]
+def _block(
+    request: RequestState, entry: int, block_id: int, written: set[int], block_size: int, selection: Selection
+) -> Html:
     css = f"paged {request_class(request.serial)}"
     if selection.block == block_id:
         css += " selected"

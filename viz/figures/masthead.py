@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from engine.trace.events import Header
 from viz.figures.html import Child, Html, el
-from viz.figures.parts import View, count
+from viz.figures.parts import VIEWS, View, count
 
 
 def masthead(
@@ -14,8 +12,7 @@ def masthead(
     header: Header | None,
     verdict: Html | None,
     *actions: Html,
-    views: Mapping[View, str],
-    view: View,
+    view: View | None,
     notices: tuple[Html, ...] = (),
 ) -> Html:
     """Draw the line.
@@ -25,8 +22,7 @@ def masthead(
         header: its header; None if there is no trace to show.
         verdict: what `verdict` drew.
         actions: what can be done here; without any, starting a live run.
-        views: the views by their short name.
-        view: the one that is shown.
+        view: the view that is shown; None if there is none to choose.
         notices: sentences below the line.
     """
     line = el(
@@ -36,7 +32,7 @@ def masthead(
         el("button", "trace", name, el("em", "", "▾"), data_act="page:gallery", data_tip="open another trace"),
         el("span", "facts", _facts(header)) if header else None,
         el("span", "space"),
-        _tabs(views, view) if header else None,
+        _tabs(view) if view else None,
         verdict,
         *(actions or [action("Run live", "page:live", "run the engine and watch it")]),
         el("button", "question", "?", data_help=True, data_tip="words and keys (?)", aria_label="help"),
@@ -49,10 +45,10 @@ def _facts(header: Header) -> str:
     return f"{header.model.name} · {count(kv_cache.num_gpu_blocks, 'block')} × {count(kv_cache.block_size, 'token')}"
 
 
-def _tabs(views: Mapping[View, str], shown: View) -> Html:
+def _tabs(shown: View) -> Html:
     buttons = [
         el("button", "", title, data_act=f"view:{view}", data_key=i, aria_pressed="true" if view == shown else "false")
-        for i, (view, title) in enumerate(views.items(), 1)
+        for i, (view, title) in enumerate(VIEWS.items(), 1)
     ]
     return el("div", "tabs", *buttons, role="group", aria_label="view")
 

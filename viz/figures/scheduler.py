@@ -8,7 +8,7 @@ from engine.trace import events as ev
 from sim.state import RequestState, State
 from sim.timeline import StepView
 from viz.figures.html import Html, el
-from viz.figures.parts import Selection, chip, count, empty, label, panel
+from viz.figures.parts import UNPLANNED, Selection, chip, count, empty, label, panel, plan_of
 from viz.theme import request_class
 
 _CUT_BY = {
@@ -54,7 +54,10 @@ def scheduler(view: StepView, selection: Selection) -> Html:
 
 
 def _running(view: StepView, selection: Selection, limit: int) -> Html:
-    rows = list(_plan_rows(view.planned).values())
+    rows = list(_plan_rows(view).values())
+    plan = plan_of(view)
+    if plan is None or not plan.complete:
+        return empty(UNPLANNED)
     if not rows:
         return empty("Nobody: this step has nothing to compute.")
     # With many rows the prefills tell the story; what is left out is counted.
@@ -128,7 +131,7 @@ def _waiting(view: StepView, selection: Selection, limit: int) -> Html:
     waiting = view.planned.waiting
     if not waiting:
         return empty("Nobody.")
-    reasons = {event.request: _reason(event) for event in _plan_skipped(view.planned)}
+    reasons = {event.request: _reason(event) for event in _plan_skipped(view)}
     rows, ahead = [], None
     for serial in waiting[:limit]:
         why = reasons.get(serial) or (f"behind {ahead}" if ahead else "")
@@ -183,7 +186,7 @@ _END = {
 
 def _limits(view: StepView) -> Html:
     """The budget of the step, split by request, and the seats."""
-    plan = view.planned.plan
+    plan = plan_of(view)
     budget = plan.token_budget if plan else 0
     parts = [
         el(
@@ -194,7 +197,7 @@ def _limits(view: StepView) -> Html:
             data_tokens=row.num_scheduled_tokens,
             data_tip=f"r{serial}: {count(row.num_scheduled_tokens, 'token')}",
         )
-        for serial, row in _plan_rows(view.planned).items()
+        for serial, row in _plan_rows(view).items()
     ]
     used = plan.num_scheduled_tokens if plan else 0
     seats = view.header.config.scheduler.max_num_seqs
@@ -217,12 +220,14 @@ def _seats(state: State, seats: int) -> list[Html]:
     return [el("i", request_class(serial), style=width, data_seat=serial) for serial in state.running]
 
 
-def _plan_rows(state: State) -> dict[int, ev.ScheduleRequest]:
-    return state.plan.rows if state.plan else {}
+def _plan_rows(view: StepView) -> dict[int, ev.ScheduleRequest]:
+    plan = plan_of(view)
+    return plan.rows if plan else {}
 
 
-def _plan_skipped(state: State) -> list[ev.ScheduleSkipped]:
-    return state.plan.skipped if state.plan else []
+def _plan_skipped(view: StepView) -> list[ev.ScheduleSkipped]:
+    plan = plan_of(view)
+    return plan.skipped if plan else []
 
 
 # --- every request ----------------------------------------------------------------------------------------------

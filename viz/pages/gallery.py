@@ -21,7 +21,7 @@ from viz.open_trace import open_timeline
 
 def page() -> None:
     """The page."""
-    header = masthead("open a trace", None, None, views={}, view="all")
+    header = masthead("open a trace", None, None, view=None)
     board({"header": header, "stage": _situations()}, on_act=_on_act, key="gallery")
     left, right = st.columns(2)
     _own_file(left.file_uploader("Or a trace of your own", type=["jsonl", "zst"], help="A .jsonl or .jsonl.zst file"))

@@ -45,7 +45,7 @@ def _code(text: str) -> Html:
 
 
 def _head(*notices: Html) -> None:
-    board({"header": masthead("live run", None, None, views={}, view="all", notices=notices)}, on_act=address.follow)
+    board({"header": masthead("live run", None, None, view=None, notices=notices)}, on_act=address.follow)
 
 
 # --- the form ---------------------------------------------------------------------------------------------------

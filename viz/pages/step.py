@@ -32,7 +32,7 @@ def show(name: str) -> None:
         timeline, version = open_timeline(name)
         draw(name, timeline, version)
     except TraceError as error:
-        parts = {"header": masthead(name, None, None, views={}, view="all", notices=(notice(str(error), error=True),))}
+        parts = {"header": masthead(name, None, None, view=None, notices=(notice(str(error), error=True),))}
         board(parts, on_act=address.follow)
 
 
@@ -64,7 +64,6 @@ def draw(
         timeline.header,
         recording() if growing else _verdict(timeline, version),
         *actions,
-        views=address.VIEWS,
         view=selection.view,
         notices=tuple(notices),
     )
