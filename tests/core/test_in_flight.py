@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.core.engine_core import EngineCore
-from engine.core.messages import ModelRunnerOutput, SchedulerOutput
+from engine.core.messages import ForwardFailure, ModelRunnerOutput, SchedulerOutput
 from engine.trace.events import Event, SchedulePreempted
 from sim.invariants import InvariantChecker
 from tests.core.driver import core_of, header, make_core, request
@@ -101,3 +101,25 @@ def test_a_request_aborted_with_two_steps_in_flight_gets_neither_output() -> Non
         output = ModelRunnerOutput(step=plan.step, serials=serials, sampled_token_ids=[[7]])
         assert core.update(plan.step, output).outputs == []
     assert core.scheduler.kv_cache_manager.block_pool.num_blocks_in_use == 0
+
+
+def test_a_failed_forward_takes_down_the_steps_that_count_on_it() -> None:
+    core = make_core(max_num_batched_tokens=64)
+    beginning = [*range(10, 22)]
+    core.add(request("a", [*beginning, 1], max_tokens=9))
+    first = core.schedule()
+    core.add(request("b", [*beginning, 2], max_tokens=9))  # shares the blocks that the first step should have filled
+    core.add(request("c", [30, 31], max_tokens=9))
+    second = core.schedule()
+    assert [(row.request_id, row.num_computed_tokens) for row in second.rows] == [("a", 13), ("b", 12), ("c", 0)]
+
+    failed = core.update(first.step, ForwardFailure(step=first.step, why="out of memory")).outputs
+    assert [(news.request_id, news.finish_reason) for news in failed] == [("a", "error"), ("b", "error")]
+    serials = [row.serial for row in second.rows]
+    output = ModelRunnerOutput(step=second.step, serials=serials, sampled_token_ids=[[7], [7], [7]])
+    (news,) = core.update(second.step, output).outputs
+    assert news.request_id == "c"
+
+    core.add(request("d", [*beginning, 3], max_tokens=1))
+    row = core.schedule().rows[-1]
+    assert (row.request_id, row.num_computed_tokens) == ("d", 0)

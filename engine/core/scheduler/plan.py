@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from engine.core.kv_cache.manager import Allocation, RegisteredBlock
@@ -19,7 +20,12 @@ class PlannedRow(NamedTuple):
     registered: list[RegisteredBlock]
     """Blocks findable by hash already, on the promise that this row fills them."""
     num_preemptions: int
-    """The request's count when it was planned: if it has grown, the request was preempted in the meantime."""
+    """The request's count when it was planned."""
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the request has ended or was preempted since: what the row computed is no longer in its blocks."""
+        return self.request.num_preemptions != self.num_preemptions or self.request.status.is_finished
 
 
 class StepPlan:
@@ -82,6 +88,10 @@ class StepsInFlight:
     def land(self, step: int) -> StepPlan:
         """A plan's output is here."""
         return self._plans.pop(step)
+
+    def __iter__(self) -> Iterator[StepPlan]:
+        """The plans in the order in which they left."""
+        return iter(self._plans.values())
 
     def plan_of(self, step: int) -> StepPlan:
         """The plan of a step in flight.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from engine.core.kv_cache.manager import RegisteredBlock
 from engine.core.messages import EngineCoreOutput, ForwardFailure, ModelRunnerOutput, RequestStatus
 from engine.core.request import Request
 from engine.core.scheduler.plan import PlannedRow, StepPlan
@@ -25,7 +26,7 @@ def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput
             _emit_update(scheduler, row, [], 0, 0, dropped)
             continue
         num_rejected = _take_back_rejected(row, token_ids) if row.scheduled.draft_token_ids else 0
-        if token_ids and row.num_preemptions == request.num_preemptions:
+        if token_ids and not row.is_outdated:
             request.num_output_placeholders -= 1
         appended, stop = _append_until_stop(request, token_ids, scheduler.max_model_len)
         if request.status is RequestStatus.RUNNING:
@@ -41,15 +42,39 @@ def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput
 
 
 def apply_failure(scheduler: Scheduler, plan: StepPlan, failure: ForwardFailure) -> list[EngineCoreOutput]:
-    """Nothing of the step was written: its hashes are withdrawn and its requests end with an error."""
+    """Nothing of the step was written: its hashes are withdrawn, and whoever counted on its KV ends with an error."""
+    spoiled, promises = _what_failed(scheduler, plan)
+    scheduler.kv_cache_manager.unregister(promises, "the forward pass failed")
     outputs: list[EngineCoreOutput] = []
-    for row in plan.rows.values():
-        scheduler.kv_cache_manager.unregister(row.registered, "the forward pass failed")
-    for row in plan.rows.values():
-        if not _why_dropped(row):
-            scheduler.finish(row.request, RequestStatus.FINISHED_ERROR, "the forward pass failed")
-            outputs.append(news_of(row.request, [], error=failure.why))
+    for request in spoiled:
+        scheduler.finish(request, RequestStatus.FINISHED_ERROR, "the forward pass failed")
+        outputs.append(news_of(request, [], error=failure.why))
     return outputs
+
+
+def _what_failed(scheduler: Scheduler, plan: StepPlan) -> tuple[list[Request], list[RegisteredBlock]]:
+    """The requests whose KV is not there, and the hashes that promised it.
+
+    With several steps in flight these are more than the failed step's own: a later step may go on from its tokens,
+    or share a block that it should have filled.
+    """
+    promises = [entry for row in plan.rows.values() for entry in row.registered]
+    missing = {entry.block.block_id for entry in promises}
+    spoiled = {row.request.serial: row.request for row in plan.rows.values() if not row.is_outdated}
+
+    def counts_on_it(request: Request) -> bool:
+        tables = scheduler.kv_cache_manager.block_ids(request)
+        return request.serial in spoiled or any(not missing.isdisjoint(table) for table in tables)
+
+    for later in scheduler.in_flight:
+        for row in later.rows.values():
+            if not row.is_outdated and counts_on_it(row.request):
+                spoiled[row.request.serial] = row.request
+                promises += row.registered
+                missing.update(entry.block.block_id for entry in row.registered)
+    # A request that waits for remote KV holds its local prefix already.
+    spoiled.update((request.serial, request) for request in scheduler.waiting if counts_on_it(request))
+    return list(spoiled.values()), promises
 
 
 def _why_dropped(row: PlannedRow) -> Literal["finished", "resumed"] | None:
@@ -61,7 +86,7 @@ def _why_dropped(row: PlannedRow) -> Literal["finished", "resumed"] | None:
     request = row.request
     if request.status.is_finished:
         return "finished"
-    if request.num_preemptions != row.num_preemptions and request.status is RequestStatus.RUNNING:
+    if row.is_outdated and request.status is RequestStatus.RUNNING:
         return "resumed"
     return None
 
@@ -71,7 +96,7 @@ def _take_back_rejected(row: PlannedRow, token_ids: list[int]) -> int:
     if not token_ids:
         return 0
     num_rejected = len(row.scheduled.draft_token_ids) - (len(token_ids) - 1)
-    if row.num_preemptions == row.request.num_preemptions:
+    if not row.is_outdated:
         row.request.num_computed_tokens -= num_rejected
     return num_rejected
 
