@@ -81,12 +81,14 @@ def _why_dropped(row: PlannedRow) -> Literal["finished", "resumed"] | None:
     """Why a row's output no longer concerns its request.
 
     A request that was preempted in the meantime and still waits keeps its token: it was sampled from KV that was
-    good. Once resumed it computes that token again, and a second one would double it.
+    good. Once resumed it computes that token again, and a second one would double it; so it does if it has been
+    preempted anew since.
     """
     request = row.request
     if request.status.is_finished:
         return "finished"
-    if row.is_outdated and request.status is RequestStatus.RUNNING:
+    preempted_anew = request.num_preemptions > row.num_preemptions + 1
+    if row.is_outdated and (request.status is RequestStatus.RUNNING or preempted_anew):
         return "resumed"
     return None
 
