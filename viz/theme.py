@@ -17,7 +17,7 @@ _PATTERNS = (
     "radial-gradient(var(--hatch) 1.2px, transparent 1.6px) 0 0 / 6px 6px",
 )
 
-_HATCH = "color-mix(in srgb, var(--on-q) 38%, transparent)"
+_HATCH = "color-mix(in srgb, var(--on-q) 26%, transparent)"
 _WHITE, _BLACK = "#FFFFFF", "#14171C"
 
 

@@ -12,6 +12,7 @@ from engine.trace.file import Trace
 from sim.timeline import StepView, Timeline
 from tests.viz.conftest import shipped
 from tests.viz.drawn import Drawn
+from viz.explain import explain
 from viz.figures.forward_pass import forward_pass, super_sequence
 from viz.figures.html import Html, el
 from viz.figures.kv_memory import kv_memory
@@ -19,6 +20,7 @@ from viz.figures.parts import Selection
 from viz.figures.scheduler import requests, scheduler
 from viz.figures.spine import spine
 from viz.figures.stage import stage
+from viz.figures.why import why
 from viz.theme import REQUEST_COLOURS, contrast, request_class, request_css
 
 ALONE = Selection(view="kv")
@@ -131,6 +133,28 @@ def test_a_large_pool_is_an_overview_with_a_window() -> None:
     assert len(drawn.elements) < 1500
     far = Drawn(kv_memory(view, Selection(view="kv", block=123_456)))
     assert 123_456 in {int(cell["data-block"]) for cell in far.all(data_state=None)}
+
+
+def test_beside_other_panels_a_pool_is_drawn_small_enough_for_them() -> None:
+    for num_blocks, cells in ((64, 64), (300, 300), (5000, 64)):
+        view = _with_blocks(shipped("prefix-hit"), num_blocks).step(10)
+        drawn = Drawn(kv_memory(view, Selection()))
+        assert len(drawn.all(data_state=None)) == cells
+        shared = view.planned.pool.counts()["shared"]
+        assert len(drawn.all(data_state="shared")) == shared > 0
+
+
+# --- why --------------------------------------------------------------------------------------------------------
+
+
+def test_every_decision_has_its_reason_and_its_code(views: list[StepView]) -> None:
+    for view in views:
+        for selection in (Selection(), Selection(view="scheduler")):
+            told = [reason for reason in explain(view) if selection.view != "all" or not reason.detail]
+            drawn = Drawn(why(view, selection))
+            assert sum(drawn.numbers("data_decisions")) == len(told)
+            sources = {template["data-source"] for template in drawn.all(data_source=None)}
+            assert {button["data-code"] for button in drawn.all(data_code=None)} == sources
 
 
 # --- forward pass -----------------------------------------------------------------------------------------------

@@ -16,9 +16,12 @@ from viz.figures.parts import Selection, chip, count, empty, label, panel
 from viz.theme import request_class, request_colour
 
 #: A larger pool is drawn as tiles of many blocks, with a window onto single ones.
-MOST_SINGLE_BLOCKS = 1000
+_MOST_SINGLE, _MOST_SINGLE_ALONE = 400, 1000
 _TILES = 320
-_WINDOW = 160
+_WINDOW, _WINDOW_ALONE = 64, 160
+
+#: Beside the other panels, more blocks than this are drawn small, without their numbers.
+_MOST_NUMBERED = 130
 
 _QUEUE, _QUEUE_ALONE = (6, 3), (48, 16)
 _TABLE, _TABLE_ALONE = 14, 200
@@ -35,7 +38,7 @@ def kv_memory(view: StepView, selection: Selection) -> Html:
         "KV memory",
         f"a block is a piece of memory for the keys and values of {count(state.block_size, 'token')}",
         _legend(state.pool),
-        _pool(view, selection),
+        _pool(view, selection, alone),
         label(join([el("code", "", "free_block_queue"), ": the first is handed out next, freed ones join at the end"])),
         _queue(state, selection, *(_QUEUE_ALONE if alone else _QUEUE)),
         _tables(state, selection, alone),
@@ -65,19 +68,18 @@ def _legend(pool: PoolState) -> Html:
     )
 
 
-def _pool(view: StepView, selection: Selection) -> Html:
+def _pool(view: StepView, selection: Selection, alone: bool) -> Html:
     pool, changed = view.planned.pool, _changed(view.events)
-    if pool.num_blocks <= MOST_SINGLE_BLOCKS:
-        return el("div", "pool", *(_cell(block, view.planned, selection, changed) for block in pool.blocks()))
-    first = _window_start(pool, selection, changed)
-    window = [pool.block(b) for b in range(first, min(first + _WINDOW, pool.num_blocks))]
-    return join(
-        [
-            el("div", "tiles", *_tiles(pool, first)),
-            label(f"blocks {first:,} to {window[-1].block_id:,} of {pool.num_blocks:,}: click above to look elsewhere"),
-            el("div", "pool", *(_cell(block, view.planned, selection, changed) for block in window)),
-        ]
-    )
+    if pool.num_blocks <= (_MOST_SINGLE_ALONE if alone else _MOST_SINGLE):
+        dense = not alone and pool.num_blocks > _MOST_NUMBERED
+        cells = (_cell(block, view.planned, selection, changed, dense) for block in pool.blocks())
+        return el("div", "pool dense" if dense else "pool", *cells)
+    size = _WINDOW_ALONE if alone else _WINDOW
+    first = _window_start(pool, selection, changed, size)
+    window = range(first, min(first + size, pool.num_blocks))
+    where = f"blocks {first:,} to {window[-1]:,} of {pool.num_blocks:,}: click above to look elsewhere"
+    cells = (_cell(pool.block(block_id), view.planned, selection, changed, False) for block_id in window)
+    return join([el("div", "tiles", *_tiles(pool, window)), label(where), el("div", "pool", *cells)])
 
 
 def _changed(events: Sequence[ev.Event]) -> dict[int, str]:
@@ -94,7 +96,7 @@ def _changed(events: Sequence[ev.Event]) -> dict[int, str]:
     return changed
 
 
-def _cell(block: BlockState, state: State, selection: Selection, changed: dict[int, str]) -> Html:
+def _cell(block: BlockState, state: State, selection: Selection, changed: dict[int, str], dense: bool) -> Html:
     css = f"block {_CSS[block.kind]}"
     owners = block.owners or ((block.origin.request,) if block.origin and block.kind == "cached" else ())
     if owners:
@@ -105,11 +107,13 @@ def _cell(block: BlockState, state: State, selection: Selection, changed: dict[i
         css += " mine"
     if selection.block == block.block_id:
         css += " selected"
+    shared = block.ref_count if block.kind == "shared" else None
     return el(
         "button",
         css,
-        el("span", "", "∅" if block.kind == "null" else block.block_id),
-        el("sup", "badge", block.ref_count) if block.kind == "shared" else None,
+        el("span", "", shared) if dense and shared else None,
+        None if dense else el("span", "", "∅" if block.kind == "null" else block.block_id),
+        None if dense or not shared else el("sup", "badge", shared),
         style=_stripes(block.owners) if len(block.owners) > 1 else None,
         data_act=f"block:{block.block_id}",
         data_block=block.block_id,
@@ -152,15 +156,15 @@ def _what(block: BlockState) -> str:
             return f"shared by {', '.join(names)} (reference count {block.ref_count})"
 
 
-def _tiles(pool: PoolState, window_start: int) -> list[Html]:
+def _tiles(pool: PoolState, window: range) -> list[Html]:
     size = -(-pool.num_blocks // _TILES)
     return [
-        _tile(pool, range(first, min(first + size, pool.num_blocks)), window_start)
+        _tile(pool, range(first, min(first + size, pool.num_blocks)), window)
         for first in range(0, pool.num_blocks, size)
     ]
 
 
-def _tile(pool: PoolState, blocks: range, window_start: int) -> Html:
+def _tile(pool: PoolState, blocks: range, window: range) -> Html:
     """Filled from below: the share in use, in the colour of whoever holds most of it; then the share cached."""
     span = slice(blocks.start, blocks.stop)
     ref_counts = pool.ref_counts[span]
@@ -170,7 +174,7 @@ def _tile(pool: PoolState, blocks: range, window_start: int) -> Html:
     high, higher = 100 * used / len(blocks), 100 * (used + cached) / len(blocks)
     colour = request_colour(holders.most_common(1)[0][0]) if holders else "transparent"
     fill = f"linear-gradient(to top,{colour} {high:.0f}%,var(--cached) {high:.0f}% {higher:.0f}%,transparent 0)"
-    shown = window_start < blocks.stop and blocks.start < window_start + _WINDOW
+    shown = window.start < blocks.stop and blocks.start < window.stop
     return el(
         "button",
         "tile shown" if shown else "tile",
@@ -182,10 +186,10 @@ def _tile(pool: PoolState, blocks: range, window_start: int) -> Html:
     )
 
 
-def _window_start(pool: PoolState, selection: Selection, changed: dict[int, str]) -> int:
+def _window_start(pool: PoolState, selection: Selection, changed: dict[int, str], size: int) -> int:
     """The window shows the selected block, else what this step changed, else the start."""
     focus = selection.block if selection.block is not None else min(changed, default=0)
-    return max(0, min(focus - focus % 16, pool.num_blocks - _WINDOW))
+    return max(0, min(focus - focus % 16, pool.num_blocks - size))
 
 
 # --- the queue, the table, one block ----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ _CUT_BY = {
 }
 _WAITS_BECAUSE = {
     "token_budget": "no budget left in this step",
-    "max_num_seqs": "max_num_seqs are running already",
+    "max_num_seqs": "as many run as max_num_seqs allows",
     "no_free_blocks": "too few free blocks",
     "preemption": "nobody new in a step that preempted",
     "max_model_len": "longer than max_model_len",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from sim.timeline import StepView
 from viz.explain import Reason, explain
 from viz.figures.code import code
@@ -9,45 +11,48 @@ from viz.figures.html import Html, el
 from viz.figures.parts import Selection, chip, empty, panel
 from viz.source import Place
 
-#: Reasons drawn beside the other panels, and when there is room.
-_REASONS, _REASONS_ALONE = 24, 200
+#: Lines drawn beside the other panels, and when there is room.
+_LINES, _LINES_ALONE = 16, 200
+#: Chips drawn of the requests that share a line.
+_CHIPS = 8
 
 
 def why(view: StepView, selection: Selection) -> Html:
     """Draw the reasons; beside all the other panels, without the bookkeeping that follows from them."""
     alone = selection.view != "all"
     reasons = [reason for reason in explain(view) if alone or not reason.detail]
-    limit = _REASONS_ALONE if alone else _REASONS
-    rows = [_row(reason, selection) for reason in reasons[:limit]]
-    if len(reasons) > limit:
-        rows.append(el("p", "more", f"… {len(reasons) - limit} more"))
+    lines = [list(group) for _, group in groupby(reasons, key=lambda reason: (reason.sentence, reason.place))]
+    limit = _LINES_ALONE if alone else _LINES
+    drawn = [_line(line, selection) for line in lines[:limit]]
+    if len(lines) > limit:
+        drawn.append(el("p", "more", f"… {sum(map(len, lines[limit:]))} more decisions"))
     return panel(
         "why",
         "Why?",
         "the decisions of this step in order; click one to see its code",
-        el("div", "why-list", *(rows or [empty("Nothing was decided: nobody was there.")])),
-        *(code(place) for place in dict.fromkeys(reason.place for reason in reasons[:limit])),
+        el("div", "why-list", *(drawn or [empty("Nothing was decided: nobody was there.")])),
+        *(code(place) for place in dict.fromkeys(line[0].place for line in lines[:limit])),
+    )
+
+
+def _line(reasons: list[Reason], selection: Selection) -> Html:
+    """One decision; or several of one kind that follow one another, such as twenty requests that decode."""
+    reason = reasons[0]
+    named = [each.request for each in reasons if each.request is not None]
+    chips = [chip(serial, selected=serial == selection.request) for serial in named[:_CHIPS]]
+    if len(named) > _CHIPS:
+        chips.append(el("span", "elided", f"… {len(named) - _CHIPS} more"))
+    sentence = f"each: {reason.sentence}" if len(reasons) > 1 else reason.sentence
+    because = el("button", "because", sentence, el("span", "place", _where(reason.place)), data_code=str(reason.place))
+    return el(
+        "div",
+        "reason several" if len(reasons) > 1 else "reason",
+        el("span", "chips", *chips),
+        because,
+        data_reason=reason.seq,
+        data_decisions=len(reasons),
     )
 
 
 def _where(place: Place) -> str:
     return f"{place.symbol.rsplit('.', 1)[-1]} · {place.path.rsplit('/', 1)[-1]}:{place.line}"
-
-
-def _row(reason: Reason, selection: Selection) -> Html:
-    named = reason.request is not None
-    selected = named and reason.request == selection.request
-    return el(
-        "div",
-        "reason mine" if selected else "reason",
-        chip(reason.request, selected=selected) if reason.request is not None else el("span", ""),
-        el(
-            "button",
-            "because",
-            reason.sentence,
-            el("span", "place", _where(reason.place)),
-            data_code=str(reason.place),
-        ),
-        data_reason=reason.seq,
-        data_detail_of=reason.event_type if reason.detail else None,
-    )
