@@ -83,6 +83,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="most prompt tokens of one request in one step; 0: no limit")
     ] = 0
     policy: Annotated[Policy, Meta(description="fcfs, or priority (lower number first, then arrival)")] = "fcfs"
+    async_scheduling: Annotated[bool, Meta(description="plan the next step while the last one runs")] = False
 
     def __post_init__(self) -> None:
         _at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
@@ -132,6 +133,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     )
     speculative: Annotated[SpeculativeConfig | None, Meta(description="speculative decoding; null: none")] = None
     trace: Annotated[TraceConfig, Meta(description="what is recorded")] = msgspec.field(default_factory=TraceConfig)
+
+    def __post_init__(self) -> None:
+        if self.scheduler.async_scheduling and self.speculative is not None:
+            raise ConfigError(
+                "async_scheduling cannot be combined with speculative_config: "
+                "the drafts of a step must be verified before the next one is planned."
+            )
 
     @classmethod
     def from_args(cls, model: str, **engine_args: Any) -> EngineConfig:

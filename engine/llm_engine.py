@@ -69,6 +69,8 @@ class LLMEngine:
                 open_parts.callback(recorder.close)
                 executor.record_to(recorder)
             core = EngineCore(config, kv_cache, model.max_model_len, recorder)
+            client = InprocClient(core, executor, async_scheduling=config.scheduler.async_scheduling)
+            open_parts.callback(client.shutdown)
             # Also when the engine is dropped, or the program ends: the trace file must be whole.
             self._finalizer = weakref.finalize(self, open_parts.pop_all().close)
         self.config = config
@@ -77,7 +79,7 @@ class LLMEngine:
         self.kv_cache = kv_cache
         self.tokenizer = tokenizer
         self._recorder = recorder
-        self._client = InprocClient(core, executor)
+        self._client = client
         self._processor = Processor(tokenizer, model, config.model.seed)
         self._output_processor = OutputProcessor(tokenizer, recorder)
         self._num_arrived = 0

@@ -1,4 +1,4 @@
-"""`InprocClient`: the core and its executor in the caller's own process and thread."""
+"""`InprocClient`: the core and its executor in the caller's own process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from engine.core.engine_core import EngineCore
 from engine.core.messages import EngineCoreOutputs, EngineCoreRequest
 from engine.core.seams import Executor
-from engine.loop.synchronous import run_step
+from engine.loop.asynchronous import AsynchronousLoop
+from engine.loop.synchronous import SynchronousLoop
 
 
 class InprocClient:
@@ -16,11 +17,13 @@ class InprocClient:
     Args:
         core: the control plane.
         executor: what runs its forward passes.
+        async_scheduling: plan the next step while the last one runs.
     """
 
-    def __init__(self, core: EngineCore, executor: Executor) -> None:
+    def __init__(self, core: EngineCore, executor: Executor, *, async_scheduling: bool = False) -> None:
         self._core = core
         self._executor = executor
+        self._loop = AsynchronousLoop(core, executor) if async_scheduling else SynchronousLoop(core, executor)
 
     def add_request(self, request: EngineCoreRequest) -> int:
         """Hand a request to the core; it waits from now on. Returns its serial."""
@@ -31,17 +34,17 @@ class InprocClient:
         self._core.abort(request_ids, cause)
 
     def get_output(self) -> EngineCoreOutputs:
-        """The news of the next step, which runs now."""
-        return run_step(self._core, self._executor)
+        """The news of a step: of the one that runs now, or of the one before it where steps overlap."""
+        return self._loop.step()
 
     def has_unfinished_requests(self) -> bool:
-        """Whether any request waits or runs."""
-        return self._core.has_unfinished_requests()
+        """Whether any request waits or runs, or a step is still to be taken in."""
+        return self._core.has_unfinished_requests() or self._loop.has_steps_in_flight
 
     def reset_prefix_cache(self) -> bool:
         """Forget every cached prefix; False if blocks are in use."""
         return self._core.reset_prefix_cache()
 
     def shutdown(self) -> None:
-        """Give back what the executor holds."""
-        self._executor.shutdown()
+        """Let what still runs come to its end. The executor is shut down by whoever made it."""
+        self._loop.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Protocol
@@ -25,22 +26,44 @@ class EventSink(Protocol):
         """Take one event. The sink fills in its common fields."""
 
 
+class _Tape:
+    """The one file behind all recorders of a process: numbers and writes their events, one at a time."""
+
+    def __init__(self, writer: TraceWriter, header: Header) -> None:
+        self.writer = writer
+        self.level: TraceLevel = header.level
+        self._engine, self._rank = header.engine, header.rank
+        self._seq = 0
+        self._encoder = msgspec.json.Encoder()
+        self._lock = threading.Lock()
+        self._start = time.monotonic_ns()
+        writer.write_line(self._encoder.encode(header))
+        writer.flush()
+
+    def write(self, event: Event, step: int) -> None:
+        with self._lock:
+            self._seq += 1
+            event.seq = self._seq
+            event.ts = time.monotonic_ns() - self._start
+            event.step = step
+            event.engine, event.rank = self._engine, self._rank
+            self.writer.write_line(self._encoder.encode(event))
+
+    def flush(self) -> None:
+        with self._lock:
+            self.writer.flush()
+
+
 class Recorder:
-    """Writes the events of one process to one trace file.
+    """Writes events to the trace file of its process.
 
     An event is encoded the moment it is emitted, so its lists may be the engine's own and change afterwards.
     """
 
-    def __init__(self, writer: TraceWriter, header: Header) -> None:
-        self.level: TraceLevel = header.level
+    def __init__(self, tape: _Tape) -> None:
+        self.level = tape.level
         self.step = 0
-        self._seq = 0
-        self._engine, self._rank = header.engine, header.rank
-        self._writer = writer
-        self._encoder = msgspec.json.Encoder()
-        self._start = time.monotonic_ns()
-        writer.write_line(self._encoder.encode(header))
-        writer.flush()
+        self._tape = tape
 
     @classmethod
     def to_file(cls, path: str | Path, header: Header) -> Recorder:
@@ -49,7 +72,11 @@ class Recorder:
         Raises:
             TraceError: the file cannot be created.
         """
-        return cls(TraceWriter(path), header)
+        return cls(_Tape(TraceWriter(path), header))
+
+    def another(self) -> Recorder:
+        """A recorder into the same file, with a step of its own: for a thread that works on another one than this."""
+        return Recorder(self._tape)
 
     def records(self, level: TraceLevel) -> bool:
         """Whether events of this level are wanted."""
@@ -57,17 +84,12 @@ class Recorder:
 
     def emit(self, event: Event) -> None:
         """Stamp an event and write it."""
-        self._seq += 1
-        event.seq = self._seq
-        event.ts = time.monotonic_ns() - self._start
-        event.step = self.step
-        event.engine, event.rank = self._engine, self._rank
-        self._writer.write_line(self._encoder.encode(event))
+        self._tape.write(event, self.step)
 
     def flush(self) -> None:
         """Hand what was written to the operating system, so that a crash loses nothing of the steps before."""
-        self._writer.flush()
+        self._tape.flush()
 
     def close(self) -> None:
         """Finish the file. Emitting afterwards is an error."""
-        self._writer.close()
+        self._tape.writer.close()

@@ -29,6 +29,7 @@ class SuperSequence(Invariant):
                     first=row.num_computed_tokens,
                     past=row.num_computed_tokens + row.num_scheduled_tokens,
                     token_ids=[*state.requests[serial].token_ids, *row.draft_token_ids],
+                    num_awaited=row.num_awaited_tokens,
                     table=state.requests[serial].block_ids[0].copy(),
                 )
                 for serial, row in state.plan.rows.items()
@@ -54,7 +55,9 @@ class SuperSequence(Invariant):
             yield f"{name} runs positions {event.positions[start:end]}, planned were {row.first} to {row.past - 1}"
         if event.seq_lens[index] != row.past:
             yield f"{name} attends to {event.seq_lens[index]} tokens, it has {row.past}"
-        if event.input_ids[start:end] != token_ids:
+        # Tokens that were still to be sampled when the step was planned can only be counted.
+        num_awaited = len(positions) - len(token_ids)
+        if num_awaited > row.num_awaited or event.input_ids[start : end - num_awaited] != token_ids:
             yield f"the tokens of {name} are {token_ids}, run were {event.input_ids[start:end]}"
         if event.block_tables[index] != row.table:
             yield f"the block table of {name} is {row.table}, run was {event.block_tables[index]}"
@@ -69,6 +72,7 @@ class _Row(NamedTuple):
     first: int
     past: int
     token_ids: list[int]
+    num_awaited: int
     table: list[int]
 
 
