@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from engine.trace.file import read_trace
+from sim.timeline import Timeline
+from viz.open_trace import SHIPPED
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
@@ -15,6 +19,7 @@ pytestmark = pytest.mark.browser
 
 _DESK = {"width": 1280, "height": 800}
 _PHONE = {"width": 390, "height": 844}
+_LAST = Timeline(read_trace(SHIPPED / "prefix-hit.jsonl")).steps[-1]
 
 
 class Visit:
@@ -67,7 +72,7 @@ def test_steps_by_button_key_bar_and_number(visit: Visit) -> None:
     page.keyboard.press("ArrowLeft")
     visit.expect_step(10)
     page.keyboard.press("End")
-    visit.expect_step(42)
+    visit.expect_step(_LAST)
     page.keyboard.press("Home")
     visit.expect_step(1)
     page.click('.bar[data-step="20"]')
@@ -114,7 +119,7 @@ def test_help_explains_words_and_keys(visit: Visit) -> None:
 
 def test_bad_addresses_are_answered_in_a_sentence(visit: Visit) -> None:
     page = visit.open("?trace=prefix-hit&step=999")
-    assert "There is no step 999: this trace holds steps 1 to 42." in page.locator(".notice").inner_text()
+    assert f"There is no step 999: this trace holds steps 1 to {_LAST}." in page.locator(".notice").inner_text()
     page = visit.open("?trace=nowhere.jsonl")
     assert "nowhere.jsonl cannot be read" in page.locator(".notice.error").inner_text()
 

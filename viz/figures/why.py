@@ -13,6 +13,8 @@ from viz.source import Place
 
 #: Lines drawn beside the other panels, and when there is room.
 _LINES, _LINES_ALONE = 16, 200
+#: As many decisions of one kind share a line.
+_MANY = 4
 #: Chips drawn of the requests that share a line.
 _CHIPS = 8
 
@@ -21,7 +23,7 @@ def why(view: StepView, selection: Selection) -> Html:
     """Draw the reasons; beside all the other panels, without the bookkeeping that follows from them."""
     alone = selection.view != "all"
     reasons = [reason for reason in explain(view) if alone or not reason.detail]
-    lines = [list(group) for _, group in groupby(reasons, key=lambda reason: (reason.sentence, reason.place))]
+    lines = _lines(reasons)
     limit = _LINES_ALONE if alone else _LINES
     drawn = [_line(line, selection) for line in lines[:limit]]
     if len(lines) > limit:
@@ -35,8 +37,16 @@ def why(view: StepView, selection: Selection) -> Html:
     )
 
 
+def _lines(reasons: list[Reason]) -> list[list[Reason]]:
+    """Decisions of one kind that follow one another share a line if they are many, such as requests that decode."""
+    lines: list[list[Reason]] = []
+    for _, group in groupby(reasons, key=lambda reason: (reason.sentence, reason.place)):
+        alike = list(group)
+        lines += [alike] if len(alike) >= _MANY else [[reason] for reason in alike]
+    return lines
+
+
 def _line(reasons: list[Reason], selection: Selection) -> Html:
-    """One decision; or several of one kind that follow one another, such as twenty requests that decode."""
     reason = reasons[0]
     named = [each.request for each in reasons if each.request is not None]
     chips = [chip(serial, selected=serial == selection.request) for serial in named[:_CHIPS]]

@@ -17,9 +17,9 @@ from viz.open_trace import open_timeline
 from viz.pages.step import draw
 
 _PROMPTS = """\
-Once upon a time, in a small village by the sea, there lived an old man who kept the light.
-Once upon a time, in a small village by the sea, there lived a girl who had a little boat.
-The fox looked at the moon and said:"""
+Once upon a time, in a small town by the sea, there lived an old man who kept the lighthouse.
+Once upon a time, in a small town by the sea, there lived a girl who had a little boat.
+"Where does the moon go in the morning?" asked Max."""
 
 #: Seconds between looks at a growing trace.
 _LOOK_EVERY = 0.5

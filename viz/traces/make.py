@@ -17,14 +17,14 @@ from viz.live import Arrival, Recipe, run
 _HERE = Path(__file__).parent
 
 _SEA = (
-    "Once upon a time, in a small village by the sea, there lived an old man who kept the light. Every evening he"
+    "Once upon a time, in a small town by the sea, there lived an old man who kept the lighthouse. Every evening he"
     " climbed the stairs, lit the great lamp, and wrote in his log what the wind and the water had done that day."
 )
 _STORM = "One night the wind grew strong and the rain beat on the windows."
 _BOAT = "In the morning a little boat came in with the tide, and in it sat a girl."
-_FOX = "The fox looked at the moon and said to the owl:"
-_KING = "A long time ago there was a king who had three daughters, and the youngest of them"
-_MILLER = "The miller had a cat, a donkey and a very old clock."
+_MOON = '"Where does the moon go in the morning?" asked Max.'
+_CLOCK = "The old clock in the tower had stopped, and nobody in Copperhill knew why."
+_BAKER = "The baker had a cat, a donkey and a very old clock."
 
 
 def _request(prompt: str, max_tokens: int, after_step: int = 0, temperature: float = 0.5, seed: int = 7) -> Arrival:
@@ -38,43 +38,43 @@ def _recipe(*arrivals: Arrival, **engine_args: Any) -> Recipe:
 
 
 RECIPES = {
-    "first-token": _recipe(_request(_FOX, 12, temperature=0.0)),
+    "first-token": _recipe(_request(_MOON, 12, temperature=0.0)),
     "mixed-batch": _recipe(
         _request(_SEA, 20),
-        _request(_FOX, 18, after_step=1),
-        _request(_KING, 16, after_step=3),
-        _request(_MILLER, 14, after_step=6),
+        _request(_MOON, 18, after_step=1),
+        _request(_CLOCK, 16, after_step=3),
+        _request(_BAKER, 14, after_step=6),
         max_num_batched_tokens=48,
     ),
     "prefix-hit": _recipe(
         _request(f"{_SEA} {_STORM}", 26),
-        _request(_KING, 22, after_step=1),
+        _request(_CLOCK, 22, after_step=1),
         _request(f"{_SEA} {_BOAT}", 20, after_step=9),
-        _request(_FOX, 16, after_step=9),
-        _request(_MILLER, 14, after_step=9),
+        _request(_MOON, 16, after_step=9),
+        _request(_BAKER, 14, after_step=9),
         _request(f"{_SEA} {_BOAT} She said: I come from the north.", 16, after_step=18),
         max_num_batched_tokens=32,
         max_num_seqs=4,
     ),
     "chunked-prefill": _recipe(
-        _request(_FOX, 30),
-        _request(_MILLER, 28),
-        _request(f"{_SEA} {_STORM} {_BOAT} {_KING} sailed away.", 12, after_step=3),
+        _request(_MOON, 30),
+        _request(_BAKER, 28),
+        _request(f"{_SEA} {_STORM} {_BOAT} {_CLOCK}", 12, after_step=3),
         long_prefill_token_threshold=24,
     ),
     "eviction": _recipe(
         _request(f"{_SEA} {_STORM}", 8),
-        _request(f"{_KING} loved the sea. {_BOAT}", 12, after_step=9),
-        _request(f"{_MILLER} {_FOX} I am hungry, and the night is long and cold.", 12, after_step=16),
+        _request(f"{_CLOCK} {_BOAT} She came from the north.", 12, after_step=9),
+        _request(f"{_BAKER} {_MOON} The night was long and cold.", 12, after_step=16),
         _request(f"{_SEA} {_BOAT}", 10, after_step=26),
         num_gpu_blocks_override=12,
         max_model_len=128,
         max_num_seqs=2,
     ),
     "preemption": _recipe(
-        _request(_KING, 46),
-        _request(_FOX, 48, after_step=1),
-        _request(_MILLER, 40, after_step=2),
+        _request(_CLOCK, 46),
+        _request(_MOON, 48, after_step=1),
+        _request(_BAKER, 40, after_step=2),
         _request(_STORM, 24, after_step=4),
         num_gpu_blocks_override=11,
         max_model_len=128,
