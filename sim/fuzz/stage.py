@@ -93,7 +93,7 @@ class Stage:
                 deadline = 0
             elif not deadline:
                 deadline = self.tick + steps_to_finish(self._setting, self._remaining())
-            elif self.tick > deadline:
+            elif self.tick >= deadline and self._core.requests:
                 raise broken("everything ends", f"{list(self._core.requests)} live beyond tick {deadline}")
             self._step()
         self._judge()

@@ -35,6 +35,42 @@ MENDED = {
             ),
         ),
     ),
+    "blocks of a request aborted in flight, computed behind a forward pass that failed": Episode(
+        seed=121751464,
+        setting=Setting(max_model_len=30, num_spare_blocks=4, max_num_batched_tokens=3, steps_in_flight=3),
+        arrivals=(
+            Arrival(
+                tick=0,
+                request_id="a",
+                prompt=(
+                    *(28, 36, 37, 34, 20, 5, 11, 17, 37, 42, 24, 8, 43, 12),
+                    *(36, 23, 38, 11, 23, 44, 43, 36, 31, 28, 14, 22, 17),
+                ),
+                max_tokens=1,
+            ),
+            Arrival(tick=0, request_id="b", prompt=(44, 32, 44, 13), max_tokens=1),
+            Arrival(tick=11, request_id="b", prompt=(44, 32, 44, 13, 44), max_tokens=1, takes_over=True),
+        ),
+        failures=(10,),
+    ),
+    "a request preempted and resumed behind a forward pass that failed": Episode(
+        seed=982526257,
+        setting=Setting(block_size=8, max_model_len=37, max_num_batched_tokens=8, steps_in_flight=5),
+        arrivals=(
+            Arrival(
+                tick=0,
+                request_id="a",
+                prompt=(
+                    *(18, 38, 35, 16, 42, 36, 29, 28, 9, 6, 30, 24, 10, 20, 24, 14, 13),
+                    *(14, 41, 22, 31, 40, 18, 21, 13, 15, 27, 19, 29, 38, 12, 34, 30),
+                ),
+                max_tokens=1,
+                grammar_after=8,
+            ),
+            Arrival(tick=5, request_id="b", prompt=(18,), max_tokens=5),
+        ),
+        failures=(10,),
+    ),
 }
 
 

@@ -56,25 +56,38 @@ def _what_failed(scheduler: Scheduler, plan: StepPlan) -> tuple[list[Request], l
     """The requests whose KV is not there, and the hashes that promised it.
 
     With several steps in flight these are more than the failed step's own: a later step may go on from its tokens,
-    or share a block that it should have filled.
+    or share a block that it should have filled. That holds even for rows whose request has left them in the meantime:
+    what such a row computed nobody owns any more, but its hashes would still be found.
     """
-    promises = [entry for row in plan.rows.values() for entry in row.registered]
-    missing = {entry.block.block_id for entry in promises}
-    spoiled = {row.request.serial: row.request for row in plan.rows.values() if not row.is_outdated}
-
-    def counts_on_it(request: Request) -> bool:
-        tables = scheduler.kv_cache_manager.block_ids(request)
-        return request.serial in spoiled or any(not missing.isdisjoint(table) for table in tables)
-
-    for later in scheduler.in_flight:
-        for row in later.rows.values():
-            if not row.is_outdated and counts_on_it(row.request):
-                spoiled[row.request.serial] = row.request
+    spoiled: dict[int, Request] = {}
+    promises: list[RegisteredBlock] = []
+    missing: set[int] = set()
+    lives: set[tuple[int, int]] = set()
+    for step in (plan, *scheduler.in_flight):
+        for row in step.rows.values():
+            shared, fresh = _shared_and_fresh(row, scheduler.kv_cache_manager.block_size)
+            missing -= fresh
+            life = (row.request.serial, row.num_preemptions)
+            if step is plan or life in lives or not missing.isdisjoint(shared):
+                lives.add(life)
                 promises += row.registered
                 missing.update(entry.block.block_id for entry in row.registered)
+                if _why_dropped(row) is None:
+                    spoiled[row.request.serial] = row.request
     # A request that waits for remote KV holds its local prefix already.
-    spoiled.update((request.serial, request) for request in scheduler.waiting if counts_on_it(request))
+    for request in scheduler.waiting:
+        if any(not missing.isdisjoint(table) for table in scheduler.kv_cache_manager.block_ids(request)):
+            spoiled[request.serial] = request
     return list(spoiled.values()), promises
+
+
+def _shared_and_fresh(row: PlannedRow, block_size: int) -> tuple[set[int], set[int]]:
+    """The blocks that a row adds to its request's table: those found in the cache, and those handed out."""
+    num_shared = row.scheduled.num_computed_tokens // block_size if row.scheduled.new is not None else 0
+    tables = row.scheduled.block_ids
+    return {block for table in tables for block in table[:num_shared]}, {
+        block for table in tables for block in table[num_shared:]
+    }
 
 
 def _why_dropped(row: PlannedRow) -> Literal["finished", "resumed"] | None:
