@@ -8,6 +8,7 @@ has ended.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from engine.core.kv_cache.manager import KVCacheManager
@@ -29,6 +30,17 @@ class RemoteMatch(NamedTuple):
 NO_MATCH = RemoteMatch(0, False)
 
 
+@dataclass(slots=True)
+class _Held:
+    """The blocks of a request that has ended."""
+
+    request: Request
+    why: str
+    """Why it ended."""
+    sending: bool
+    receiving: bool
+
+
 class KVTransferManager:
     """Stands between the scheduler and the connector."""
 
@@ -41,8 +53,8 @@ class KVTransferManager:
         self._expected: dict[int, int] = {}
         """By serial, the tokens a waiting request will have once its KV is here."""
         self._received: set[int] = set()
-        self._held: dict[int, tuple[Request, str]] = {}
-        """Requests that have ended while their blocks are still read or written, and why they ended."""
+        self._held: dict[int, _Held] = {}
+        """By serial, blocks of ended requests that are still read or written."""
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> RemoteMatch:
         """Ask the connector for KV beyond the local prefix. As there, one token is left to compute."""
@@ -71,9 +83,15 @@ class KVTransferManager:
 
     def kv_done(self, finished_receiving: list[int], finished_sending: list[int]) -> None:
         """The connector is done with these requests: whoever waits may go on, blocks held for it are free."""
+        for held in (self._held[serial] for serial in finished_receiving if serial in self._held):
+            held.receiving = False
+        for held in (self._held[serial] for serial in finished_sending if serial in self._held):
+            held.sending = False
+        # A connector may read and write the same blocks: they are free when it does neither.
         for serial in (*finished_receiving, *finished_sending):
-            if serial in self._held:
-                self._kv_cache_manager.free(*self._held.pop(serial))
+            if serial in self._held and not (self._held[serial].sending or self._held[serial].receiving):
+                held = self._held.pop(serial)
+                self._kv_cache_manager.free(held.request, held.why)
         self._received.update(serial for serial in finished_receiving if serial in self._expected)
 
     def has_arrived(self, request: Request) -> bool:
@@ -95,7 +113,7 @@ class KVTransferManager:
         if not receiving and not sending:
             self._kv_cache_manager.free(request, why)
             return
-        self._held[request.serial] = (request, why)
+        self._held[request.serial] = _Held(request, why, sending, receiving)
         if self._trace is not None:
             self._trace.emit(KVHeld(request=request.serial, sending=sending, receiving=receiving))
 

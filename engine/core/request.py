@@ -52,7 +52,7 @@ class Request:
         self.num_placed_tokens = 0
         """While fewer tokens than this are computed, the request needs no further block and fills none."""
         self.num_cached_tokens: int | None = None
-        """Tokens that the prefix cache spared at the first admission; None before it."""
+        """Tokens that the prefix cache and the KV connector spared at the first admission; None before it."""
         self.num_remote_tokens = 0
         """Of the computed tokens, those whose KV came through the connector."""
         self.num_preemptions = 0

@@ -156,7 +156,9 @@ class KVCacheManager:
 
     def unregister(self, registered: list[RegisteredBlock], why: str) -> None:
         """Take their hash from blocks whose KV will not be written after all."""
-        still = [entry for entry in registered if entry.block.block_hash == entry.block_hash]
+        # Once each: with steps in flight, a block may have been given up and registered again under the same hash.
+        found = {e.block.block_id: e for e in registered if e.block.block_hash == e.block_hash}
+        still = list(found.values())
         for entry in still:
             self.block_pool.uncache(entry.block)
         if still and self._trace is not None:

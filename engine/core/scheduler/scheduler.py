@@ -223,11 +223,11 @@ class Scheduler:
         self.waiting.pop()
         request.num_remote_tokens += remote.num_tokens
         self.kv_transfer_manager.update_state_after_alloc(request, computed.num_tokens, remote)
-        if request.num_cached_tokens is None:
-            request.num_cached_tokens = num_computed_tokens
         if load_async:
             self._set_status(request, RequestStatus.WAITING_FOR_REMOTE_KVS, "its KV is being loaded")
             return True
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = num_computed_tokens
         admission: Admission = "resumed" if request.num_preemptions else "new"
         self.running.append(request)
         self._set_status(request, RequestStatus.RUNNING, "admitted" if admission == "new" else "resumed")
