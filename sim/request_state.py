@@ -32,7 +32,15 @@ class RequestState:
     num_computed_tokens: int = 0
     """Tokens whose KV is in the cache, or is being written by a step in flight."""
     num_cached_tokens: int = 0
-    """Prompt tokens that the prefix cache spared at the first admission."""
+    """Tokens that the prefix cache and the KV connector spared at the first admission."""
+    num_hit_tokens: int = 0
+    """Tokens that the prefix cache had of it at the newest lookup."""
+    num_remote_tokens: int = 0
+    """Tokens behind them that the KV connector had at its newest answer, one token at least left to compute."""
+    receiving: bool = False
+    """The connector still writes into its blocks, in the background."""
+    sending: bool = False
+    """The connector still reads its blocks, although it has ended."""
     num_preemptions: int = 0
     text: str = ""
     stop_string: str | None = None
@@ -56,8 +64,14 @@ class RequestState:
         return self.status.is_finished
 
     @property
+    def holds_blocks(self) -> bool:
+        """Whether any block is its own or shared with it; of one that has ended, those that a connector works on."""
+        return any(self.block_ids)
+
+    @property
     def ended(self) -> bool:
-        """Whether its end has been told in full: it changes no more, but for text that the frontend still adds."""
+        """Whether its end has been told in full: nothing changes any more but the text that the frontend still adds,
+        and blocks on which a connector still works."""
         return self.finish_step is not None
 
     @property
@@ -94,6 +108,10 @@ class RequestState:
             self.draft_token_ids,
             self.num_computed_tokens,
             self.num_cached_tokens,
+            self.num_hit_tokens,
+            self.num_remote_tokens,
+            self.receiving,
+            self.sending,
             self.num_preemptions,
             self.text,
             self.stop_string,

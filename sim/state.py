@@ -77,7 +77,7 @@ class State:
         )
 
     def copy(self) -> State:
-        """A state of its own; costs O(requests + blocks). Requests that have ended are shared, see `_output_text`."""
+        """A state of its own; costs O(requests + blocks). Requests that have ended are shared, see `_late`."""
         return State(
             policy=self.policy,
             block_size=self.block_size,
@@ -131,6 +131,13 @@ class State:
         request = self.request(serial)
         if request.ended:
             raise ValueError(f"{request.name} ended in step {request.finish_step}")
+        return request
+
+    def _late(self, serial: int) -> RequestState:
+        """The request of a serial, to be changed even after its end: then in a copy of its own."""
+        request = self.request(serial)
+        if request.ended:
+            self.requests[serial] = request = request.copy()
         return request
 
     def piece_text(self, token_id: int) -> str:
@@ -199,6 +206,10 @@ class State:
             self._enqueue(event.request, preempted=True)
         elif request.finished and old is not RequestStatus.RUNNING:
             self._leave(self.waiting, "waiting", event.request)
+        elif request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
+            request.receiving = True
+        elif old is RequestStatus.WAITING_FOR_REMOTE_KVS:
+            request.num_computed_tokens = request.num_hit_tokens + request.num_remote_tokens
 
     def _enqueue(self, serial: int, *, preempted: bool = False) -> None:
         if self.policy == "priority":
@@ -226,10 +237,7 @@ class State:
         self.pieces.update(zip(event.token_ids, event.pieces, strict=True))
 
     def _output_text(self, event: ev.OutputText) -> None:
-        request = self.request(event.request)
-        if request.ended:
-            # The frontend reads the last tokens after the core has ended the request, which copies may share.
-            self.requests[event.request] = request = request.copy()
+        request = self._late(event.request)  # the frontend reads the last tokens after the core has ended the request
         request.text += event.delta
         request.stop_string = event.stop or request.stop_string
 
@@ -250,7 +258,7 @@ class State:
         plan.rows[event.request] = event
         plan.budget_left = event.budget_left
         if event.admission == "new":
-            request.num_cached_tokens = event.num_cached_tokens
+            request.num_cached_tokens = event.num_cached_tokens + event.num_remote_tokens
         request.num_computed_tokens = event.num_computed_tokens
         if request.first_scheduled_step is None:
             request.first_scheduled_step = event.step
@@ -313,18 +321,19 @@ class State:
 
     # --- KV cache ---------------------------------------------------------------------------------------------
 
-    def _table(self, serial: int, group: int) -> list[int]:
-        request = self._living(serial)
+    def _table(self, request: RequestState, group: int) -> list[int]:
         if not 0 <= group < self.num_groups:
             raise ValueError(f"there is no KV cache group {group}")
         return request.block_ids[group]
 
     def _kv_lookup(self, event: ev.KVLookup) -> None:
+        request = self._living(event.request)
+        request.num_hit_tokens, request.num_remote_tokens = event.num_hit_tokens, 0
         if event.hashes is not None:
-            self._living(event.request).block_hashes = event.hashes
+            request.block_hashes = event.hashes
 
     def _kv_allocated(self, event: ev.KVAllocated) -> None:
-        table = self._table(event.request, event.group)
+        table = self._table(self._living(event.request), event.group)
         for block_id, block_hash in zip(event.evicted_block_ids, event.evicted_hashes, strict=True):
             self._known(block_id)
             self.pool.uncache(block_id, block_hash)
@@ -333,7 +342,7 @@ class State:
         table.extend(event.block_ids)
 
     def _kv_touched(self, event: ev.KVTouched) -> None:
-        table = self._table(event.request, event.group)
+        table = self._table(self._living(event.request), event.group)
         for block_id, ref_count in zip(event.block_ids, event.ref_counts, strict=True):
             self._known(block_id)
             if block_id != NULL_BLOCK:
@@ -357,13 +366,33 @@ class State:
             self.pool.forget_prefixes()
 
     def _kv_freed(self, event: ev.KVFreed) -> None:
-        table = self._table(event.request, event.group)
+        request = self._late(event.request)
+        table = self._table(request, event.group)
         for block_id, ref_count in zip(event.block_ids, event.ref_counts, strict=True):
             self._known(block_id)
             self.pool.give_up(block_id, event.request, ref_count)
             table[table.index(block_id)] = NULL_BLOCK
         if not any(table):  # all given up: the request left. Otherwise a window moved on, and the places stay.
             table.clear()
+        if not (request.holds_blocks or request.finished or request.status is RequestStatus.RUNNING):
+            request.num_computed_tokens = 0
+
+    # --- KV transfer ------------------------------------------------------------------------------------------
+
+    def _kv_transfer_matched(self, event: ev.KVTransferMatched) -> None:
+        request = self._living(event.request)
+        # As after a prefix hit, one token at least is left to compute.
+        room = request.num_tokens - 1 - request.num_hit_tokens
+        request.num_remote_tokens = max(0, min(event.num_tokens, room))
+
+    def _kv_transfer_finished(self, event: ev.KVTransferFinished) -> None:
+        self._living(event.request).sending = event.sending
+
+    def _kv_transfer_done(self, event: ev.KVTransferDone) -> None:
+        for serial in event.finished_receiving:
+            self._late(serial).receiving = False
+        for serial in event.finished_sending:
+            self._late(serial).sending = False
 
     def _known(self, block_id: int) -> None:
         if not 0 <= block_id < self.pool.num_blocks:
@@ -393,4 +422,7 @@ _FOLDS: dict[type[ev.Event], Callable[[State, Any], None]] = {
     ev.KVUncached: State._kv_uncached,
     ev.KVFreed: State._kv_freed,
     ev.CacheReset: State._cache_reset,
+    ev.KVTransferMatched: State._kv_transfer_matched,
+    ev.KVTransferFinished: State._kv_transfer_finished,
+    ev.KVTransferDone: State._kv_transfer_done,
 }

@@ -84,6 +84,7 @@ class LifeLine:
     finish_reason: str | None = None
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
+    """Tokens that the prefix cache and the KV connector spared at the first admission."""
 
     @property
     def name(self) -> str:
@@ -156,7 +157,8 @@ class _Tally:
         if step := self.steps.get(event.step):
             step.hit_tokens += event.num_cached_tokens
         if (life := self.lives.get(event.request)) and life.first_scheduled is None:
-            life.first_scheduled, life.num_cached_tokens = event.step, event.num_cached_tokens
+            life.first_scheduled = event.step
+            life.num_cached_tokens = event.num_cached_tokens + event.num_remote_tokens
 
     def preempted(self, event: ev.SchedulePreempted) -> None:
         self.total.num_preemptions += 1

@@ -141,7 +141,7 @@ class WrittenBeforeRead(Invariant):
     """Follows every slot of the pool: handed out empty, promised by a plan, written when the step comes back."""
 
     name = "written before read"
-    statement = "All KV that a row reads was written by an executed step, or is written by a row before it in this one."
+    statement = "All KV that a row reads was written by an executed step, a row before it, or a KV connector."
 
     def __init__(self, header: ev.Header) -> None:
         super().__init__(header)
@@ -149,6 +149,7 @@ class WrittenBeforeRead(Invariant):
         self._promised: dict[int, dict[int, int]] = {}  # the same by step, for steps in flight
         self._registered: dict[int, dict[int, str]] = {}  # blocks that got their hash in a step
         self._read: dict[int, int] = {}  # request: tokens that it is known to read rightly
+        self._within_step: set[int] = set()  # requests whose KV from elsewhere is loaded in the step of their row
 
     @after(ev.KVAllocated)
     def handed_out(self, state: State, event: ev.KVAllocated) -> Sentences:
@@ -156,6 +157,8 @@ class WrittenBeforeRead(Invariant):
             self._written[block_id] = 0
             for promised in self._promised.values():
                 promised.pop(block_id, None)
+            for registered in self._registered.values():
+                registered.pop(block_id, None)
         yield from ()
 
     @after(ev.KVFreed)
@@ -169,6 +172,18 @@ class WrittenBeforeRead(Invariant):
         self._registered.setdefault(event.step, {}).update(zip(event.block_ids, event.hashes, strict=True))
         yield from ()
 
+    @before(ev.KVTransferMatched)
+    def matched(self, state: State, event: ev.KVTransferMatched) -> Sentences:
+        (self._within_step.discard if event.load_async else self._within_step.add)(event.request)
+        yield from ()
+
+    @before(ev.KVTransferDone)
+    def received(self, state: State, event: ev.KVTransferDone) -> Sentences:
+        for request in (state.requests[serial] for serial in event.finished_receiving):
+            for table in request.block_ids if request.receiving else ():
+                self._writes(self._written, table, *_remote(request))
+        yield from ()
+
     @after(ev.StepScheduled)
     def planned(self, state: State, event: ev.StepScheduled) -> Sentences:
         self._promised[event.step] = {}
@@ -176,9 +191,12 @@ class WrittenBeforeRead(Invariant):
             request = state.requests[serial]
             start = request.num_computed_tokens - num_tokens
             for group, table in enumerate(request.block_ids):
+                if serial in self._within_step:
+                    self._writes(self._promised[event.step], table, *_remote(request))
                 yield from self._reads(request, table, self._first_read(group, serial, start), start)
-                self._writes(event.step, table, start, start + num_tokens)
+                self._writes(self._promised[event.step], table, start, start + num_tokens)
             self._read[serial] = start + num_tokens
+            self._within_step.discard(serial)
 
     def _first_read(self, group: int, serial: int, start: int) -> int:
         # What was read before need not be looked at again: a block table is append-only while its request runs.
@@ -199,10 +217,10 @@ class WrittenBeforeRead(Invariant):
         promised = (blocks.get(block_id, 0) for blocks in self._promised.values())
         return max(self._written.get(block_id, 0), *promised)
 
-    def _writes(self, step: int, table: list[int], start: int, end: int) -> None:
+    def _writes(self, slots: dict[int, int], table: list[int], start: int, end: int) -> None:
         size = self.header.kv_cache.block_size
         for place in range(start // size, min(-(-end // size), len(table))):
-            self._promised[step][table[place]] = min(size, end - place * size)
+            slots[table[place]] = min(size, end - place * size)
 
     @after(ev.StepOutput)
     def executed(self, state: State, event: ev.StepOutput) -> Sentences:
@@ -226,6 +244,11 @@ class WrittenBeforeRead(Invariant):
             there = self._written.get(block_id, 0)
             if state.pool.hashes[block_id] == block_hash and there < state.block_size:
                 yield f"block {block_id} can be found by its hash, but only {there} of its slots are written"
+
+
+def _remote(request: RequestState) -> tuple[int, int]:
+    """The positions whose KV the connector brings: first, and past the last."""
+    return request.num_hit_tokens, request.num_hit_tokens + request.num_remote_tokens
 
 
 CONTENT_INVARIANTS: tuple[type[Invariant], ...] = (HashOfTokens, NeverTheWholePrompt, PrefixHits, WrittenBeforeRead)

@@ -102,12 +102,12 @@ class ComputedTokens(Invariant):
     """Where a row begins."""
 
     name = "computed tokens"
-    statement = "A row begins where its request stands: at the tokens computed, or at the prefix found."
+    statement = "A row begins where its request stands: at the tokens computed, or at the KV found here and elsewhere."
 
     @before(ev.ScheduleRequest)
     def begins(self, state: State, event: ev.ScheduleRequest) -> Sentences:
-        running = event.admission == "running"
-        stands = state.requests[event.request].num_computed_tokens if running else event.num_cached_tokens
+        running, found = event.admission == "running", event.num_cached_tokens + event.num_remote_tokens
+        stands = state.requests[event.request].num_computed_tokens if running else found
         if event.num_computed_tokens != stands:
             yield f"the row of r{event.request} begins at {event.num_computed_tokens}, the request stands at {stands}"
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +15,8 @@ from engine.trace.file import Trace
 from sim.invariants import INVARIANTS, check, check_trace, render
 from sim.state import State
 from tests.core.driver import record_crowd
+from tests.sim.test_kv_transfer import WRONG as WRONG_TRANSFERS
+from tests.sim.wrong import Wrong, assert_noticed, edited, first_one, has, is_, plus, put, several, turned
 
 
 @pytest.fixture(scope="module")
@@ -103,47 +104,6 @@ def test_a_trace_cut_anywhere_keeps_them(trace: Trace) -> None:
 
 
 # --- one wrong fact per invariant -------------------------------------------------------------------------------
-
-Edit = Callable[[Any], dict[str, Any]]
-Where = Callable[[Any, State], bool]
-
-
-class Wrong(NamedTuple):
-    """The first event of a type, where a condition holds, gets other values or is left out."""
-
-    invariant: str
-    event_type: type[ev.Event]
-    edit: Edit | None  # None: the event is left out
-    where: Where = lambda event, state: True
-    shows_at: type[ev.Event] | None = None  # the type of the event that shows it first; None: the edited one
-
-
-def plus(field: str, amount: int = 1) -> Edit:
-    return lambda event: {field: getattr(event, field) + amount}
-
-
-def put(**values: Any) -> Edit:
-    return lambda event: values
-
-
-def turned(field: str) -> Edit:
-    return lambda event: {field: getattr(event, field)[::-1]}
-
-
-def first_one(field: str, amount: int = 1) -> Edit:
-    return lambda event: {field: [getattr(event, field)[0] + amount, *getattr(event, field)[1:]]}
-
-
-def several(field: str) -> Where:
-    return lambda event, state: len(set(getattr(event, field))) > 1
-
-
-def is_(field: str, value: Any) -> Where:
-    return lambda event, state: getattr(event, field) == value
-
-
-def has(field: str) -> Where:
-    return lambda event, state: bool(getattr(event, field))
 
 
 def _sampled_row(event: Any, state: State) -> bool:
@@ -301,30 +261,9 @@ WRONG = {
 }
 
 
-def edited(trace: Trace, wrong: Wrong) -> tuple[Trace, ev.Event]:
-    """The trace with its one wrong fact, and the event that was edited."""
-    state = State.initial(trace.header)
-    for position, event in enumerate(trace.events):
-        if isinstance(event, wrong.event_type) and wrong.where(event, state):
-            replaced = [] if wrong.edit is None else [msgspec.structs.replace(event, **wrong.edit(event))]
-            false = [*trace.events[:position], *replaced, *trace.events[position + 1 :]]
-            return Trace(trace.header, false), replaced[0] if replaced else event
-        state.apply(event)
-    raise AssertionError("the trace holds no event that could be edited so")
-
-
 @pytest.mark.parametrize("case", WRONG)
 def test_one_wrong_fact_breaks_it(trace: Trace, case: str) -> None:
-    wrong = WRONG[case]
-    false, event = edited(trace, wrong)
-    broken = [violation for violation in check_trace(false) if violation.invariant == wrong.invariant]
-    assert broken
-    if wrong.shows_at is None:
-        assert event.seq in [violation.seq for violation in broken]
-    else:
-        named = next(later for later in false.events if later.seq == broken[0].seq)
-        assert isinstance(named, wrong.shows_at)
-        assert named.seq > event.seq
+    assert_noticed(trace, WRONG[case])
 
 
 def _with_limits(header: ev.Header, **limits: int) -> ev.Header:
@@ -356,9 +295,8 @@ def test_going_beyond_max_model_len_is_named(trace: Trace) -> None:
 
 
 def test_every_invariant_has_been_broken_here() -> None:
-    assert {wrong.invariant for wrong in WRONG.values()} | {"max_num_seqs", "max_model_len"} == {
-        invariant.name for invariant in INVARIANTS
-    }
+    broken = {wrong.invariant for wrong in (*WRONG.values(), *WRONG_TRANSFERS.values())}
+    assert broken | {"max_num_seqs", "max_model_len"} == {invariant.name for invariant in INVARIANTS}
 
 
 def test_an_end_that_is_not_told_is_found_at_the_end(trace: Trace) -> None:

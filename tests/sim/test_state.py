@@ -11,7 +11,7 @@ import pytest
 from engine.trace import events as ev
 from engine.trace.file import Trace
 from sim.state import State, StateError
-from tests.core.driver import Crowd, core_of, header, record_crowd, request, run_step
+from tests.core.driver import Crowd, DiceConnector, core_of, header, record_crowd, request, run_step
 
 SMALL = {"max_num_batched_tokens": 16, "max_num_seqs": 6, "long_prefill_token_threshold": 5}
 
@@ -19,13 +19,13 @@ SMALL = {"max_num_batched_tokens": 16, "max_num_seqs": 6, "long_prefill_token_th
 class Shadow:
     """Folds a core's events as they are emitted, and compares the two before every plan and before every answer."""
 
-    def __init__(self, head: ev.Header) -> None:
+    def __init__(self, head: ev.Header, kv_connector: DiceConnector | None = None) -> None:
         self.step = 0
         self.seq = 0
         self.comparisons = 0
         self.preemptions = 0
         self.state = State.initial(head)
-        self.core = core_of(head, self)
+        self.core = core_of(head, self, kv_connector)
 
     def emit(self, event: ev.Event) -> None:
         if isinstance(event, (ev.ScheduleCalled, ev.StepOutput, ev.ExecutorFailed)):
@@ -77,6 +77,18 @@ def test_state_is_the_state_of_the_core(seed: int, engine_args: dict[str, Any]) 
     assert shadow.preemptions > 0
     assert len(shadow.state.requests) == 30
     assert all(told.ended for told in shadow.state.requests.values())
+
+
+@pytest.mark.parametrize("engine_args", [{}, {"policy": "priority"}, {"num_blocks": 18}], ids=str)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_it_is_with_kv_from_elsewhere(seed: int, engine_args: dict[str, Any]) -> None:
+    connector = DiceConnector(seed)
+    shadow = Shadow(header(**SMALL, **engine_args), connector)
+    Crowd(seed, connector=connector).drive(shadow.core)
+    shadow.compare()
+    assert shadow.comparisons > 60
+    assert any(told.num_remote_tokens for told in shadow.state.requests.values())
+    assert not any(told.holds_blocks for told in shadow.state.requests.values())
 
 
 @pytest.fixture(scope="module")
