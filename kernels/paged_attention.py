@@ -202,9 +202,10 @@ class _Layout(NamedTuple):
 
     def decode_rows(self) -> list[Tensor]:
         """Split the requests with one query into groups, longest first."""
-        requests = torch.nonzero(self.query_lens == 1).flatten()
-        requests = requests[torch.argsort(self.seq_lens[requests], descending=True, stable=True)]
-        lengths = self.seq_lens[requests].tolist()
+        seq_lens = self.seq_lens.tolist()
+        decodes = torch.nonzero(self.query_lens == 1).flatten().tolist()
+        requests = sorted(decodes, key=seq_lens.__getitem__, reverse=True)
+        lengths = [seq_lens[request] for request in requests]
         groups, begin = [], 0
         while begin < len(lengths):
             longest = lengths[begin]
@@ -212,7 +213,7 @@ class _Layout(NamedTuple):
             most = max(1, DECODE_GROUP_KEYS // longest)
             while end < len(lengths) and end - begin < most and 2 * lengths[end] > longest:
                 end += 1
-            groups.append(requests[begin:end])
+            groups.append(torch.tensor(requests[begin:end]))
             begin = end
         return groups
 

@@ -18,8 +18,8 @@ from kernels.rotary_embedding import rotary_embedding
 class AttentionMetadata(NamedTuple):
     """Where the tokens of a step's super-sequence read and write the KV cache; built once per step."""
 
-    slot_mapping: Tensor
-    """[num_tokens] int64: where each token's key and value go."""
+    slot_rows: Tensor
+    """[num_tokens × num_kv_heads] int64: where each token's keys and values go, from `slot_rows` of its slots."""
     plans: dict[int | None, AttentionPlan]
     """By sliding window: how the queries find their keys."""
 
@@ -58,7 +58,7 @@ class Attention(nn.Module):
         qkv = self.qkv_proj(hidden).view(num_tokens, -1, self.head_size)
         rotated = rotary_embedding(self._normed(qkv[:, : self.num_heads + self.num_kv_heads]), cos, sin)
         query, key = rotated.split((self.num_heads, self.num_kv_heads), dim=1)
-        reshape_and_cache(key, qkv[:, -self.num_kv_heads :], *self.kv_cache, metadata.slot_mapping)
+        reshape_and_cache(key, qkv[:, -self.num_kv_heads :], *self.kv_cache, metadata.slot_rows)
         attended = paged_attention(query, *self.kv_cache, metadata.plans[self.sliding_window], self.scale)
         return self.o_proj(attended.view(num_tokens, -1))
 

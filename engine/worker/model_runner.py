@@ -20,6 +20,7 @@ from engine.trace.recorder import Recorder
 from engine.worker.input_batch import InputBatch
 from engine.worker.step_inputs import StepInputs, prepare_inputs
 from kernels.paged_attention import plan_attention
+from kernels.reshape_and_cache import slot_rows
 
 #: Tokens per sampled row that `forward.logits` shows.
 TRACED_TOP_TOKENS = 10
@@ -116,7 +117,8 @@ class ModelRunner:
             )
             for window in dict.fromkeys(architecture.sliding_windows)
         }
-        return AttentionMetadata(inputs.slot_mapping.to(self._device), plans)
+        rows = slot_rows(inputs.slot_mapping, architecture.num_kv_heads, self.batch.block_table.block_size)
+        return AttentionMetadata(rows.to(self._device), plans)
 
     def _update_states(self, scheduler_output: SchedulerOutput) -> None:
         for serial in scheduler_output.released:

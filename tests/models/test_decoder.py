@@ -17,6 +17,7 @@ from engine.models.decoder import Decoder
 from engine.models.loading import load_weights
 from engine.worker.kv_cache import CacheShape, bind_kv_cache
 from kernels.paged_attention import plan_attention
+from kernels.reshape_and_cache import slot_rows
 from tests.models.random_models import VARIANTS, save_random_model
 
 BLOCK_SIZE = 4
@@ -51,7 +52,8 @@ def run_step(decoder: Decoder, tokens: Tensor, computed: list[int], scheduled: l
         for window in set(decoder.architecture.sliding_windows)
     }
     slots = tables[rows, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-    hidden = decoder(tokens[rows, positions], positions, AttentionMetadata(slots, plans))
+    rows_of_slots = slot_rows(slots, decoder.architecture.num_kv_heads, BLOCK_SIZE)
+    hidden = decoder(tokens[rows, positions], positions, AttentionMetadata(rows_of_slots, plans))
     return decoder.compute_logits(hidden)
 
 

@@ -95,7 +95,7 @@ MIXED = [
     SamplingParams(temperature=0, top_k=3, top_p=0.1, seed=4),
     SamplingParams(temperature=1.0, top_p=0.8, min_p=0.05, seed=5),
     SamplingParams(temperature=2.0, top_k=10**9, seed=2**64 - 1),
-    SamplingParams(temperature=1e-5, seed=7),
+    SamplingParams(temperature=1e-4, seed=7),
 ]
 
 
