@@ -21,6 +21,7 @@ _FAMILIES = {
     "Grammars": ("grammar",),
     "Steps": ("schedule", "step", "executor", "update"),
     "KV cache": ("kv", "cache"),
+    "KV transfer": ("kv_transfer",),
     "Forward pass and sampling": ("forward",),
 }
 
@@ -74,13 +75,17 @@ In the order in which its events stand in the file:
 1. `schedule.called`, `step.started`
 2. per running request what made room for it (`kv.allocated`, `kv.cached`; if blocks are short, first
    `schedule.preempted`, `kv.uncached`, `kv.freed` and `request.status` of a victim), then its `schedule.request`
-3. per admitted request `kv.lookup`, `kv.touched`, `kv.allocated`, `kv.cached`, `request.status`, `schedule.request`;
-   `schedule.skipped` for the first one that a reason kept out
+3. per admitted request `kv.lookup`, `kv_transfer.matched`, `kv.touched`, `kv.allocated`, `kv.cached`,
+   `request.status`, `schedule.request`; without the last one if it waits for KV from elsewhere; `schedule.skipped` for
+   the first one that a reason kept out
 4. `step.scheduled`: the plan is complete, and its tokens count as computed
 5. `forward.inputs`, `forward.logits`, `step.executed`
 6. `step.output` or `executor.failed`, then `update.request` per row, and where a request ends `request.status`,
-   `kv.freed`, `request.finished`
+   `kv_transfer.finished`, `kv.freed` or `kv.held`, `request.finished`
 7. `token.pieces`, `output.text`
+
+Between two steps stand the calls of clients and collaborators, each with what it changed: `request.added`,
+`request.aborted`, `grammar.ready`, `grammar.failed`, `kv_transfer.done`, `cache.reset`.
 """
 
 

@@ -120,6 +120,10 @@ _EVENTS: tuple[ev.Event, ...] = (
     ev.KVFreed(request=1, group=0, block_ids=[10, 9, 2, 1], ref_counts=[0, 0, 0, 1], why="end of sequence"),
     ev.CacheResetAsked(),
     ev.CacheReset(done=False, blocks_in_use=5),
+    ev.KVTransferMatched(request=1, num_tokens=32, load_async=True),
+    ev.KVTransferFinished(request=0, sending=True),
+    ev.KVTransferDone(finished_receiving=[1], finished_sending=[0]),
+    ev.KVHeld(request=0, sending=True, receiving=False),
     ev.ForwardInputs(
         requests=[0, 1],
         input_ids=[1530, 1, 390],
