@@ -22,7 +22,6 @@ import msgspec
 from msgspec import Meta
 
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts, TraceLevel
-from engine.logprobs import TopLogprobs
 from engine.sampling_params import GrammarSpec, SamplingParams
 
 #: Version of this schema: raised when a reader of the old one would misunderstand the new one.
@@ -93,13 +92,6 @@ class RequestAdded(Event, tag="request.added", kw_only=True):
     priority: Annotated[int, Meta(description="lower is served first under the priority policy")]
     cache_salt: Annotated[str | None, Meta(description="only requests of the same salt share KV blocks")]
     grammar: Annotated[GrammarSpec | None, Meta(description="what the output must match; null if anything")] = None
-    parent_id: Annotated[
-        str | None, Meta(description="of one of several completions of a prompt: the client's name for all of them")
-    ] = None
-    child_index: Annotated[int, Meta(description="which of them it is; 0 for the only one")] = 0
-    has_prompt_embeds: Annotated[
-        bool, Meta(description="the prompt came as embeddings, which are not recorded: its token ids only count them")
-    ] = False
 
 
 class RequestAborted(Event, tag="request.aborted", kw_only=True):
@@ -282,14 +274,6 @@ class StepOutput(Event, tag="step.output", kw_only=True):
     sampled_token_ids: Annotated[list[list[int]], Meta(description="new tokens per request; empty in mid-prompt")]
     draft_token_ids: Annotated[
         list[list[int]] | None, Meta(description="tokens proposed for the next step, per request; null without drafts")
-    ] = None
-    logprobs: Annotated[
-        list[list[TopLogprobs]] | None,
-        Meta(description="log probabilities per request and new token, for those who asked; null if nobody did"),
-    ] = None
-    prompt_logprobs: Annotated[
-        list[list[TopLogprobs] | None] | None,
-        Meta(description="the same per prompt token from the second on, once a request's prompt is computed"),
     ] = None
 
 
@@ -478,8 +462,7 @@ class ForwardLogits(Event, tag="forward.logits", kw_only=True):
     top_probs: Annotated[
         list[list[float]],
         Meta(
-            description="their probabilities as sampled from (after penalties, temperature, top-k, …; greedy: after "
-            "penalties)"
+            description="their probabilities as sampled from (after temperature, top-k, …; greedy: of the raw logits)"
         ),
     ]
     sampled_token_ids: Annotated[list[int], Meta(description="the token taken per row")]
