@@ -29,6 +29,7 @@ class LLM:
         model: `orrery-tiny`, `smollm2-135m`, a hub name or a folder.
         trace: a file to record the run in (`.jsonl`, or `.jsonl.zst` for a compressed one).
         trace_level: how finely: control, forward (the default with `trace`) or full.
+        disable_log_stats: False: collect metrics, for `llm.llm_engine.get_metrics()` and `RequestOutput.metrics`.
         engine_args: vLLM's names; `engine.config` lists and explains them.
 
     Raises:
@@ -43,9 +44,12 @@ class LLM:
         *,
         trace: str | Path | None = None,
         trace_level: TraceLevel | None = None,
+        disable_log_stats: bool = True,
         **engine_args: Any,
     ) -> None:
-        self.llm_engine = LLMEngine.from_engine_args(model, trace=trace, trace_level=trace_level, **engine_args)
+        self.llm_engine = LLMEngine.from_engine_args(
+            model, trace=trace, trace_level=trace_level, disable_log_stats=disable_log_stats, **engine_args
+        )
         self._num_requests = 0
 
     def generate(

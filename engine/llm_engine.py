@@ -21,10 +21,14 @@ from engine.frontend.output_processor import OutputProcessor
 from engine.frontend.processor import ProcessedRequest, Processor, Prompt
 from engine.frontend.tokenizer import Tokenizer
 from engine.loop.inproc_client import InprocClient
+from engine.metrics import MetricsCollector, RunMetrics
 from engine.outputs import RequestOutput
 from engine.sampling_params import SamplingParams
-from engine.trace.events import SCHEMA_VERSION, Header
+from engine.trace.events import SCHEMA_VERSION, STOP_STRING, Header
 from engine.trace.recorder import Recorder
+
+#: Finished requests, and steps, that a running engine keeps the metrics of.
+METRICS_WINDOW = 100_000
 
 
 class NewRequest(NamedTuple):
@@ -48,6 +52,7 @@ class LLMEngine:
     Args:
         config: the engine's configuration.
         trace: where to record the run; a trace level that is off then becomes `forward`.
+        log_stats: collect the metrics of the run, for `get_metrics` and `RequestOutput.metrics`.
 
     Raises:
         ConfigError: the configuration does not suit the machine or the model.
@@ -55,7 +60,7 @@ class LLMEngine:
         TraceError: the trace file cannot be written.
     """
 
-    def __init__(self, config: EngineConfig, trace: str | Path | None = None) -> None:
+    def __init__(self, config: EngineConfig, trace: str | Path | None = None, *, log_stats: bool = False) -> None:
         config = _with_trace_level(config, trace)
         with ExitStack() as open_parts:
             executor = UniProcExecutor(config)
@@ -63,12 +68,16 @@ class LLMEngine:
             model, kv_cache = executor.initialize()
             tokenizer = Tokenizer.from_folder(executor.model_path, model.name)
             kv_cache.require_room_for(model.max_model_len)
+            collector = MetricsCollector(kv_cache, METRICS_WINDOW) if log_stats else None
             recorder = None
             if trace is not None:
-                recorder = Recorder.to_file(trace, _header(config, model, kv_cache, tokenizer, executor.device))
+                header = _header(config, model, kv_cache, tokenizer, executor.device)
+                recorder = Recorder.to_file(trace, header, collector)
                 open_parts.callback(recorder.close)
                 executor.record_to(recorder)
-            core = EngineCore(config, kv_cache, model.max_model_len, recorder)
+            # What the core decides is all that metrics follow from; text and tensors are the trace file's alone.
+            heard = Recorder.to_listener(collector) if recorder is None and collector is not None else recorder
+            core = EngineCore(config, kv_cache, model.max_model_len, heard)
             client = InprocClient(core, executor, async_scheduling=config.scheduler.async_scheduling)
             open_parts.callback(client.shutdown)
             # Also when the engine is dropped, or the program ends: the trace file must be whole.
@@ -79,6 +88,7 @@ class LLMEngine:
         self.kv_cache = kv_cache
         self.tokenizer = tokenizer
         self._recorder = recorder
+        self._collector = collector
         self._client = client
         self._processor = Processor(tokenizer, model, config.model.seed)
         self._output_processor = OutputProcessor(tokenizer, recorder)
@@ -86,7 +96,13 @@ class LLMEngine:
 
     @classmethod
     def from_engine_args(
-        cls, model: str, *, trace: str | Path | None = None, trace_level: TraceLevel | None = None, **engine_args: Any
+        cls,
+        model: str,
+        *,
+        trace: str | Path | None = None,
+        trace_level: TraceLevel | None = None,
+        disable_log_stats: bool = True,
+        **engine_args: Any,
     ) -> LLMEngine:
         """Build an engine from flat, vLLM-named arguments, e.g. `max_num_seqs=8`.
 
@@ -100,7 +116,7 @@ class LLMEngine:
             raise ConfigError(
                 f"trace_level is off, but the run is to be recorded in {trace}: leave out one of the two."
             )
-        return cls(config, trace)
+        return cls(config, trace, log_stats=not disable_log_stats)
 
     def add_request(
         self, request_id: str, prompt: Prompt, sampling_params: SamplingParams | None = None, priority: int = 0
@@ -140,7 +156,7 @@ class LLMEngine:
         self._require_open()
         processed = self._output_processor.process_outputs(self._client.get_output())
         if processed.stopped:
-            self._client.abort_requests(processed.stopped, cause="stop string")
+            self._client.abort_requests(processed.stopped, cause=STOP_STRING)
         if self._recorder is not None:
             self._recorder.flush()
         return processed.request_outputs
@@ -161,6 +177,17 @@ class LLMEngine:
         self._require_open()
         return self._client.reset_prefix_cache()
 
+    def get_metrics(self) -> RunMetrics:
+        """How long requests took and how full the steps were, so far: of the last 100,000 finished requests, those
+        that live, and the last 100,000 steps.
+
+        Raises:
+            ConfigError: the engine was made without `disable_log_stats=False`.
+        """
+        if self._collector is None:
+            raise ConfigError("No metrics are collected: make the engine with disable_log_stats=False.")
+        return self._collector.metrics()
+
     def close(self) -> None:
         """Give back the model's memory and finish the trace file; closing again does nothing."""
         self._finalizer()
@@ -174,7 +201,8 @@ class LLMEngine:
     def _admit(self, processed: ProcessedRequest) -> None:
         serial = self._client.add_request(processed.request)
         self._num_arrived += 1
-        self._output_processor.add_request(serial, processed.request, processed.prompt)
+        metrics = self._collector.request(serial) if self._collector is not None else None
+        self._output_processor.add_request(serial, processed.request, processed.prompt, metrics)
 
     def _require_open(self) -> None:
         if not self._finalizer.alive:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from engine.metrics import RequestMetrics
+
 
 class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
     """One completion of a prompt, as far as it has come."""
@@ -37,3 +39,5 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt tokens that the prefix cache spared."""
     error: str | None = None
     """If the finish reason is error: what went wrong, in one sentence."""
+    metrics: RequestMetrics | None = None
+    """Its times and counts, which go on while it lives; None unless `disable_log_stats=False`."""

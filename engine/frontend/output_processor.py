@@ -14,6 +14,7 @@ from engine.errors import RequestError
 from engine.frontend.detokenizer import Detokenizer
 from engine.frontend.stop_strings import StopStrings
 from engine.frontend.tokenizer import Tokenizer
+from engine.metrics import RequestMetrics
 from engine.outputs import CompletionOutput, RequestOutput
 from engine.trace.events import OutputText, TokenPieces
 from engine.trace.recorder import EventSink
@@ -54,9 +55,11 @@ class OutputProcessor:
                 raise RequestError(f"The request id {request_id!r} belongs to a request that is not finished yet.")
             taken.add(request_id)
 
-    def add_request(self, serial: int, request: EngineCoreRequest, prompt: str | None) -> None:
-        """Expect the output of a request that the core has given a serial."""
-        self._requests[serial] = _RequestState(request, prompt, self._tokenizer)
+    def add_request(
+        self, serial: int, request: EngineCoreRequest, prompt: str | None, metrics: RequestMetrics | None = None
+    ) -> None:
+        """Expect the output of a request that the core has given a serial, and whose metrics may be collected."""
+        self._requests[serial] = _RequestState(request, prompt, self._tokenizer, metrics)
         self._serials[request.request_id] = serial
         self._record_pieces(request.prompt_token_ids)
 
@@ -112,10 +115,13 @@ class _Update(NamedTuple):
 class _RequestState:
     """One live request: its tokens and its text so far."""
 
-    def __init__(self, request: EngineCoreRequest, prompt: str | None, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, request: EngineCoreRequest, prompt: str | None, tokenizer: Tokenizer, metrics: RequestMetrics | None
+    ) -> None:
         params = request.sampling_params
         self.request_id = request.request_id
         self._prompt = prompt
+        self._metrics = metrics
         self._prompt_token_ids = list(request.prompt_token_ids)
         self._min_tokens = params.min_tokens
         self._detokenizer = Detokenizer(tokenizer, request.prompt_token_ids, params.skip_special_tokens)
@@ -150,6 +156,7 @@ class _RequestState:
             finished=completion.finished(),
             num_cached_tokens=update.num_cached_tokens,
             error=update.error,
+            metrics=self._metrics,
         )
 
     def _extend(self, new_token_ids: list[int]) -> tuple[str, str | None]:

@@ -94,6 +94,10 @@ class RequestAdded(Event, tag="request.added", kw_only=True):
     grammar: Annotated[GrammarSpec | None, Meta(description="what the output must match; null if anything")] = None
 
 
+#: Cause of an abort that its client sees as a stop: the frontend found a stop string.
+STOP_STRING = "stop string"
+
+
 class RequestAborted(Event, tag="request.aborted", kw_only=True):
     """Requests were taken out before their end: `EngineCore.abort`."""
 

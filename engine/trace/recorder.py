@@ -26,19 +26,36 @@ class EventSink(Protocol):
         """Take one event. The sink fills in its common fields."""
 
 
-class _Tape:
-    """The one file behind all recorders of a process: numbers and writes their events, one at a time."""
+class EventListener(Protocol):
+    """Hears the events of a run while they happen."""
+
+    def feed(self, event: Event) -> None:
+        """Take one stamped event. Its lists may be the engine's own and change afterwards."""
+
+
+class _EventFile:
+    """The trace file: writes down what it hears."""
 
     def __init__(self, writer: TraceWriter, header: Header) -> None:
         self.writer = writer
-        self.level: TraceLevel = header.level
-        self._engine, self._rank = header.engine, header.rank
-        self._seq = 0
         self._encoder = msgspec.json.Encoder()
-        self._lock = threading.Lock()
-        self._start = time.monotonic_ns()
         writer.write_line(self._encoder.encode(header))
         writer.flush()
+
+    def feed(self, event: Event) -> None:
+        self.writer.write_line(self._encoder.encode(event))
+
+
+class _Tape:
+    """Behind all recorders of a process: numbers and times their events and passes them on, one at a time."""
+
+    def __init__(self, file: _EventFile | None, listener: EventListener | None, engine: int = 0, rank: int = 0) -> None:
+        self._file = file
+        self._listeners: list[EventListener] = [each for each in (file, listener) if each is not None]
+        self._engine, self._rank = engine, rank
+        self._seq = 0
+        self._lock = threading.Lock()
+        self._start = time.monotonic_ns()
 
     def write(self, event: Event, step: int) -> None:
         with self._lock:
@@ -47,43 +64,55 @@ class _Tape:
             event.ts = time.monotonic_ns() - self._start
             event.step = step
             event.engine, event.rank = self._engine, self._rank
-            self.writer.write_line(self._encoder.encode(event))
+            for listener in self._listeners:
+                listener.feed(event)
 
     def flush(self) -> None:
-        with self._lock:
-            self.writer.flush()
+        if self._file is not None:
+            with self._lock:
+                self._file.writer.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.writer.close()
 
 
 class Recorder:
-    """Writes events to the trace file of its process.
+    """Writes events to the trace file of its process, tells them to a listener, or both.
 
     An event is encoded the moment it is emitted, so its lists may be the engine's own and change afterwards.
     """
 
-    def __init__(self, tape: _Tape) -> None:
-        self.level = tape.level
+    def __init__(self, tape: _Tape, level: TraceLevel) -> None:
+        self.level = level
         self.step = 0
         self._tape = tape
 
     @classmethod
-    def to_file(cls, path: str | Path, header: Header) -> Recorder:
-        """Record into a new file; a name that ends in `.zst` is compressed.
+    def to_file(cls, path: str | Path, header: Header, listener: EventListener | None = None) -> Recorder:
+        """Record into a new file; a name that ends in `.zst` is compressed. A listener hears the same events.
 
         Raises:
             TraceError: the file cannot be created.
         """
-        return cls(_Tape(TraceWriter(path), header))
+        file = _EventFile(TraceWriter(path), header)
+        return cls(_Tape(file, listener, header.engine, header.rank), header.level)
+
+    @classmethod
+    def to_listener(cls, listener: EventListener) -> Recorder:
+        """Write nothing down; a listener hears the events of level control."""
+        return cls(_Tape(None, listener), "control")
 
     def another(self) -> Recorder:
-        """A recorder into the same file, with a step of its own: for a thread that works on another one than this."""
-        return Recorder(self._tape)
+        """A recorder onto the same tape, with a step of its own: for a thread that works on another one than this."""
+        return Recorder(self._tape, self.level)
 
     def records(self, level: TraceLevel) -> bool:
         """Whether events of this level are wanted."""
         return _RANK[self.level] >= _RANK[level]
 
     def emit(self, event: Event) -> None:
-        """Stamp an event and write it."""
+        """Stamp an event and pass it on."""
         self._tape.write(event, self.step)
 
     def flush(self) -> None:
@@ -92,4 +121,4 @@ class Recorder:
 
     def close(self) -> None:
         """Finish the file. Emitting afterwards is an error."""
-        self._tape.writer.close()
+        self._tape.close()

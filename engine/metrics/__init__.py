@@ -1,0 +1,23 @@
+"""Metrics: how long requests took, and how full the steps were. One implementation for engine, benchmark and simulator.
+
+`MetricsCollector` takes the events of a run, as they happen or out of a trace, and folds them into `RunMetrics`: a
+`RequestMetrics` per request, an `IterationMetrics` per step, and `RunMetrics.summarise` for the whole. Everything
+follows from the events and their `ts`, so a live engine and the trace of the same run give the same numbers.
+
+::
+
+    arrival        first scheduled      first token                                last token
+       │── queue ────────┼──── prefill ──────┼── ITL ──┼── ITL ──┼──── … ────┼── ITL ──│
+       │────────── TTFT ─────────────────────┼─────────────── decode ──────────────────│
+       │────────────────────────────────── E2EL ───────────────────────────────────────│
+
+Times are integers, in nanoseconds since the trace began; summaries are in milliseconds, as in vLLM's benchmarks.
+Imports `engine.trace.events` and the standard library; never torch, no clock.
+"""
+
+from engine.metrics.collector import MetricsCollector
+from engine.metrics.iteration import IterationMetrics
+from engine.metrics.request import RequestMetrics
+from engine.metrics.run import MetricsSummary, RunMetrics
+
+__all__ = ["IterationMetrics", "MetricsCollector", "MetricsSummary", "RequestMetrics", "RunMetrics"]
