@@ -15,10 +15,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.errors import TraceError
+from engine.metrics import IterationMetrics
 from engine.trace import events as ev
 from sim.plan import PlanState
 from sim.state import State
-from sim.summary import LifeLine, StepFacts, TraceSummary, summarise
+from sim.summary import LifeLine, TraceSummary, summarise
 
 if TYPE_CHECKING:
     from engine.trace.file import Trace
@@ -146,7 +147,7 @@ class Timeline:
         return state
 
     @cached_property
-    def _summary(self) -> tuple[TraceSummary, list[StepFacts], dict[int, LifeLine]]:
+    def _summary(self) -> tuple[TraceSummary, dict[int, LifeLine]]:
         return summarise(self.trace)
 
     def summary(self) -> TraceSummary:
@@ -154,14 +155,14 @@ class Timeline:
         return self._summary[0]
 
     @property
-    def series(self) -> list[StepFacts]:
+    def series(self) -> list[IterationMetrics]:
         """One line of numbers per step, in the order of `steps`."""
-        return self._summary[1]
+        return self._summary[0].metrics.iterations
 
     @property
     def life_lines(self) -> dict[int, LifeLine]:
         """By serial: the steps at which a request arrived, ran, was preempted and ended."""
-        return self._summary[2]
+        return self._summary[1]
 
 
 #: What a client may send between two steps: what follows it belongs to no step that has been answered.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from engine.errors import ConfigError
 from engine.metrics.distribution import Distribution
@@ -110,7 +110,9 @@ class MetricsSummary:
     def as_dict(self) -> dict[str, float | None]:
         """Flat, under vLLM's names: `mean_ttft_ms`, `median_ttft_ms`, `std_ttft_ms`, `p99_ttft_ms`, …"""
         named: dict[str, float | None] = {
-            name: getattr(self, name) for name in self.__slots__ if name not in ("latencies_ms", "percentiles")
+            each.name: getattr(self, each.name)
+            for each in fields(self)
+            if each.name not in ("latencies_ms", "percentiles")
         }
         for latency in LATENCIES:
             values = self.latencies_ms.get(latency)

@@ -90,9 +90,9 @@ def test_sums_agree_with_the_trace(trace: Trace) -> None:
     for serial, life in lives.items():
         told = end.requests[serial]
         assert (life.first_scheduled, life.first_token) == (told.first_scheduled_step, told.first_token_step)
-        assert (life.finished, life.finish_reason) == (told.finish_step, told.finish_reason)
+        assert (life.finished, life.request.finish_reason) == (told.finish_step, told.finish_reason)
         assert len(life.preempted) == told.num_preemptions
-        assert life.num_cached_tokens == told.num_cached_tokens
+        assert life.request.num_cached_tokens == told.num_cached_tokens
         assert set(life.preempted).isdisjoint(life.scheduled)
 
 

@@ -59,9 +59,14 @@ def test_the_summary_tells_the_whole_run(timeline: Timeline) -> None:
     assert f"{summary.num_decisions:,} decisions" in text
     assert f"{summary.num_hit_tokens:,} of {summary.num_queried_tokens:,} tokens hit" in text
     assert f"{summary.num_preemptions} preemption" in text
+    measured = summary.metrics.summarise()
+    assert f"{measured.output_throughput:,.4g} output tokens" in text
+    for label, values in (("TTFT", measured.latencies_ms["ttft"]), ("ITL", measured.latencies_ms["itl"])):
+        line = next(line for line in text.splitlines() if line.strip().startswith(label))
+        assert line.split()[1:4] == [f"{v:,.2f}" for v in (values.mean, values.median, values.percentiles[99])]
     for life in timeline.life_lines.values():
-        line = next(line for line in text.splitlines() if line.strip().startswith(f"{life.name} "))
-        assert f"{life.finish_reason} in step {life.finished}" in line
+        line = next(line for line in text.splitlines() if line.strip().startswith(f"r{life.request.serial} "))
+        assert f"{life.request.finish_reason} in step {life.finished}" in line
         assert ("▼" in line) == bool(life.preempted)
         assert "●" in line
 

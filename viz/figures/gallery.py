@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sim.summary import StepFacts, TraceSummary
+from engine.metrics import IterationMetrics
+from sim.summary import TraceSummary
 from viz.figures.html import Html, el
 from viz.figures.parts import count
 
 
-def card(name: str, title: str, words: str, summary: TraceSummary, series: Sequence[StepFacts]) -> Html:
+def card(name: str, title: str, words: str, summary: TraceSummary, series: Sequence[IterationMetrics]) -> Html:
     """A trace that can be opened by a click."""
     return el(
         "button",
@@ -40,7 +41,7 @@ def _numbers(summary: TraceSummary) -> str:
     return " · ".join(facts)
 
 
-def _shape(series: Sequence[StepFacts]) -> Html:
+def _shape(series: Sequence[IterationMetrics]) -> Html:
     shown = series[:: max(1, len(series) // 90)]
     highest = max((facts.tokens for facts in shown), default=1) or 1
     bars = (

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sim.summary import StepFacts
+from engine.metrics import IterationMetrics
 from viz.figures.html import Html, el
 from viz.figures.parts import count
 
@@ -26,7 +26,7 @@ _EVICTION = _Mark("eviction", "✕", "cached blocks evicted")
 _FINISH = _Mark("finish", "●", "finished")
 
 
-def spine(series: Sequence[StepFacts]) -> Html:
+def spine(series: Sequence[IterationMetrics]) -> Html:
     """Draw all steps of a trace, with the buttons to move along them.
 
     The bars stand in one element whose `data-per` says how many steps share a bar.
@@ -55,13 +55,13 @@ def _button(go: str, path: str, words: str) -> Html:
     return el("button", "go", icon, data_go=go, data_tip=words, aria_label=words)
 
 
-def _jump(series: Sequence[StepFacts]) -> Html:
+def _jump(series: Sequence[IterationMetrics]) -> Html:
     last = series[-1].step if series else 0
     field = el("input", "jump", type="text", inputmode="numeric", aria_label="step number", size=len(str(last)))
     return el("label", "where", "step ", field, f" / {last}")
 
 
-def _bar(steps: Sequence[StepFacts], highest: int) -> Html:
+def _bar(steps: Sequence[IterationMetrics], highest: int) -> Html:
     tallest = max(steps, key=lambda facts: facts.tokens)
     marks = _marks(steps)
     first, last = steps[0].step, steps[-1].step
@@ -75,14 +75,14 @@ def _bar(steps: Sequence[StepFacts], highest: int) -> Html:
     return el("span", "bar", *signs, fill, data_step=first, data_tokens=tallest.tokens, data_tip=" · ".join(words))
 
 
-def _tokens(facts: StepFacts) -> str:
+def _tokens(facts: IterationMetrics) -> str:
     if facts.prefill_tokens and facts.decode_tokens:
         return f"{count(facts.tokens, 'token')}: {facts.prefill_tokens} prefill, {facts.decode_tokens} decode"
     kind = "prefill" if facts.prefill_tokens else "decode"
     return f"{count(facts.tokens, f'{kind} token')}" if facts.tokens else "nothing computed"
 
 
-def _marks(steps: Sequence[StepFacts]) -> list[tuple[_Mark, int]]:
+def _marks(steps: Sequence[IterationMetrics]) -> list[tuple[_Mark, int]]:
     counted = [
         (_PREEMPTION, sum(facts.preemptions for facts in steps)),
         (_HIT, sum(facts.hit_tokens for facts in steps)),

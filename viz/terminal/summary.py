@@ -9,7 +9,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from sim.summary import LifeLine, StepFacts, TraceSummary
+from engine.metrics import IterationMetrics, MetricsSummary
+from sim.summary import LifeLine, TraceSummary
 from sim.timeline import Timeline
 from viz.terminal.step import masthead
 from viz.terminal.words import chip, counted, duration, line_style, listed, panel
@@ -18,6 +19,14 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _BAR_LINES = 3
 _MOST_REQUESTS = 40
 _MOST_EVENT_TYPES = 8
+#: Latencies that are shown: name, label, meaning.
+_LATENCIES = (
+    ("queue", "queue", "arrival until first scheduled"),
+    ("ttft", "TTFT", "arrival to first token"),
+    ("itl", "ITL", "from one token to the next"),
+    ("tpot", "TPOT", "per token after the first"),
+    ("e2el", "E2EL", "arrival to last token"),
+)
 #: Columns beside a life line: name, tokens, how it ended.
 _BESIDE = 52
 
@@ -27,18 +36,20 @@ def trace_view(name: str, timeline: Timeline) -> RenderableType:
     if not timeline.steps:
         return Group(masthead(name, timeline.header), Text("The trace holds no step."))
     summary = timeline.summary()
+    measured = summary.metrics.summarise()
     lives = list(timeline.life_lines.values())
     return Group(
         masthead(name, timeline.header),
-        _facts(summary, timeline.header.kv_cache.num_gpu_blocks),
+        _facts(summary, measured, timeline.header.kv_cache.num_gpu_blocks),
         panel("Steps", "tokens per step, against the budget", _Steps(timeline.series)),
         panel("Requests", _lives_subtitle(), _Lives(lives[:_MOST_REQUESTS], timeline.steps), _left_out(lives)),
+        panel("Latency", f"in milliseconds, of the {measured.completed:,} completed", _latencies(measured)),
         panel("Worth a look", f"orrery trace {name} --step N", _worth_a_look(timeline.series, lives)),
         Text.assemble(("events  ", "dim"), _event_types(summary), "\n"),
     )
 
 
-def _facts(summary: TraceSummary, num_blocks: int) -> RenderableType:
+def _facts(summary: TraceSummary, measured: MetricsSummary, num_blocks: int) -> RenderableType:
     hit_rate = summary.num_hit_tokens / summary.num_queried_tokens if summary.num_queried_tokens else 0
     reasons = listed(f"{count:,} {reason}" for reason, count in summary.finish_reasons.most_common())
     rows = {
@@ -46,9 +57,11 @@ def _facts(summary: TraceSummary, num_blocks: int) -> RenderableType:
         "requests": f"{summary.num_requests:,}" + (f", ended by {reasons}" if reasons else ""),
         "tokens": f"{summary.num_prompt_tokens:,} of prompts, {summary.num_scheduled_tokens:,} computed, "
         f"{summary.num_output_tokens:,} generated",
+        "per second": listed(_throughput(measured)),
         "prefix cache": f"{summary.num_hit_tokens:,} of {summary.num_queried_tokens:,} tokens hit ({hit_rate:.0%}), "
         f"{summary.num_evictions:,} cached blocks evicted",
         "pool": f"{summary.peak_blocks_in_use:,} of {num_blocks - 1:,} blocks in use at most, "
+        f"{measured.mean_kv_cache_usage or 0:.0%} on average, "
         f"{counted(summary.num_preemptions, 'preemption') or 'no preemption'}",
     }
     table = Table.grid(padding=(0, 2))
@@ -61,13 +74,37 @@ def _facts(summary: TraceSummary, num_blocks: int) -> RenderableType:
     return Group(table, "")
 
 
+def _throughput(measured: MetricsSummary) -> Iterator[str]:
+    for value, what in (
+        (measured.request_throughput, "requests"),
+        (measured.output_throughput, "output tokens"),
+        (measured.total_token_throughput, "with those of prompts"),
+    ):
+        if value is not None:
+            yield f"{value:,.4g} {what}"
+
+
+def _latencies(measured: MetricsSummary) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for _ in range(4):
+        table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim")
+    table.add_row(*(Text(head, "dim") for head in ("", "mean", "median", "p99", "std")))
+    for name, label, what in _LATENCIES:
+        if values := measured.latencies_ms.get(name):
+            numbers = (values.mean, values.median, values.percentiles[99], values.std)
+            table.add_row(label, *(f"{number:,.2f}" for number in numbers), what)
+    return table
+
+
 class _Bucket(NamedTuple):
     """The steps that share one column of a drawing."""
 
-    steps: list[StepFacts]
+    steps: list[IterationMetrics]
 
     @property
-    def fullest(self) -> StepFacts:
+    def fullest(self) -> IterationMetrics:
         return max(self.steps, key=lambda facts: facts.tokens)
 
     @property
@@ -82,7 +119,7 @@ class _Bucket(NamedTuple):
 class _Steps:
     """A column per step, or per few: as high as the budget was used, solid where prompts were computed."""
 
-    def __init__(self, series: list[StepFacts]) -> None:
+    def __init__(self, series: list[IterationMetrics]) -> None:
         self._series = series
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -138,15 +175,15 @@ class _Lives:
         heads = ("", f"step {self._first} to {self._last}", "prompt", "cached", "output", "end")
         table.add_row(*(Text(head, "dim") for head in heads))
         for life in self._lives:
-            end = f"{life.finish_reason} in step {life.finished}" if life.finished is not None else "alive"
-            cached = f"{life.num_cached_tokens:,}" if life.num_cached_tokens else ""
+            request = life.request
+            end = f"{request.finish_reason} in step {life.finished}" if life.finished is not None else "alive"
             table.add_row(
-                chip(life.serial),
-                Text(self._line(life, width), line_style(life.serial)),
-                f"{life.num_prompt_tokens:,}",
-                cached,
-                f"{life.num_output_tokens:,}",
-                Text(end, "" if life.finish_reason in ("stop", "length") else "bold"),
+                chip(request.serial),
+                Text(self._line(life, width), line_style(request.serial)),
+                f"{request.num_prompt_tokens:,}",
+                f"{request.num_cached_tokens:,}" if request.num_cached_tokens else "",
+                f"{request.num_output_tokens:,}",
+                Text(end, "" if request.is_completed else "bold"),
             )
         yield table
 
@@ -181,7 +218,7 @@ def _left_out(lives: list[LifeLine]) -> RenderableType:
     return Text(f"… and {left_out:,} more", "dim") if left_out > 0 else Group()
 
 
-def _worth_a_look(series: list[StepFacts], lives: list[LifeLine]) -> RenderableType:
+def _worth_a_look(series: list[IterationMetrics], lives: list[LifeLine]) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", style="bold", no_wrap=True)
     table.add_column()
@@ -190,11 +227,11 @@ def _worth_a_look(series: list[StepFacts], lives: list[LifeLine]) -> RenderableT
     return table
 
 
-def _remarkable(series: list[StepFacts], lives: list[LifeLine]) -> dict[int, list[str]]:
+def _remarkable(series: list[IterationMetrics], lives: list[LifeLine]) -> dict[int, list[str]]:
     """The first step of each kind of situation."""
     told: dict[int, list[str]] = {}
 
-    def first(says: Callable[[StepFacts], str | None]) -> None:
+    def first(says: Callable[[IterationMetrics], str | None]) -> None:
         for facts in series:
             if sentence := says(facts):
                 told.setdefault(facts.step, []).append(sentence)
