@@ -7,6 +7,7 @@ exactly the numbers the recording ran with.
 
 from __future__ import annotations
 
+import bisect
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -40,12 +41,16 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         None
     )
     seed: Annotated[int, Meta(description="seed from which the seeds of unseeded requests are drawn")] = 0
+    max_logprobs: Annotated[
+        int, Meta(description="most likely tokens that a request may ask to be told of; -1: the whole vocabulary")
+    ] = 20
 
     def __post_init__(self) -> None:
         if not self.model:
             raise ConfigError("model must be a model name or a folder, got an empty string.")
         if self.max_model_len is not None:
             _at_least("max_model_len", self.max_model_len, 2)
+        _at_least("max_logprobs", self.max_logprobs, -1)
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,8 +192,30 @@ class KVCacheGroup(msgspec.Struct, frozen=True, kw_only=True):
         "full_attention"
     )
     num_layers: Annotated[int, Meta(description="layers in the group")]
+    layers: Annotated[tuple[int, ...], Meta(description="which decoder layers, counted from 0")] = ()
     sliding_window: Annotated[int | None, Meta(description="tokens a query can look back, itself included")] = None
-    block_bytes: Annotated[int, Meta(description="bytes of one block over all layers of the group")]
+    block_bytes: Annotated[int, Meta(description="bytes of one block over all layers of the group; all groups' alike")]
+
+    def __post_init__(self) -> None:
+        if (self.sliding_window is not None) != (self.kind == "sliding_window"):
+            raise ConfigError(f"A KV cache group of kind {self.kind} cannot have sliding_window={self.sliding_window}.")
+        if self.sliding_window is not None:
+            # A window of one token would look back at nothing: no KV cache is needed for that.
+            _at_least("sliding_window", self.sliding_window, 2)
+
+    def most_blocks(self, block_size: int, max_model_len: int, max_num_new_tokens: int) -> int:
+        """Blocks that one request can hold at most in this group.
+
+        Args:
+            block_size: tokens per block.
+            max_model_len: tokens of the longest request.
+            max_num_new_tokens: most slots that a step asks for beyond the computed tokens.
+        """
+        whole = -(-max_model_len // block_size)
+        if self.sliding_window is None:
+            return whole
+        # What the first new token sees, and the new ones; one block more, as the window may begin inside a block.
+        return min(whole, -(-(self.sliding_window - 1 + max_num_new_tokens) // block_size) + 1)
 
 
 class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,19 +226,40 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     groups: Annotated[tuple[KVCacheGroup, ...], Meta(description="KV cache groups; events name them by their index")]
     none_hash: Annotated[str, Meta(description="hex: parent hash of every first block")]
 
-    def require_room_for(self, max_model_len: int) -> None:
+    def most_blocks(self, max_model_len: int, config: EngineConfig) -> int:
+        """Blocks that one request can hold at most, over all groups."""
+        return most_blocks(self.groups, self.block_size, max_model_len, config)
+
+    def require_room_for(self, max_model_len: int, config: EngineConfig) -> None:
         """Refuse a pool that cannot hold one request of full length: such a request could never finish.
 
         Raises:
             ConfigError: with the blocks needed and the blocks there.
         """
-        needed, usable = -(-max_model_len // self.block_size), self.num_gpu_blocks - 1
+        needed, usable = self.most_blocks(max_model_len, config), self.num_gpu_blocks - 1
         if needed > usable:
+            longest = longest_request(self.groups, self.block_size, usable, max_model_len, config)
             raise ConfigError(
                 f"One request of max_model_len={max_model_len} tokens needs {needed} KV cache blocks of "
                 f"{self.block_size}, but the pool has {usable} usable ones (one is the null block): raise the number "
-                f"of blocks to {needed + 1} or lower max_model_len to {usable * self.block_size}."
+                f"of blocks to {needed + 1} or lower max_model_len to {longest}."
             )
+
+
+def most_blocks(groups: tuple[KVCacheGroup, ...], block_size: int, max_model_len: int, config: EngineConfig) -> int:
+    """Blocks that one request of `max_model_len` tokens can hold at most, over all KV cache groups."""
+    lookahead = config.speculative.num_lookahead_tokens if config.speculative else 0
+    most_new = config.scheduler.max_num_batched_tokens + lookahead
+    return sum(group.most_blocks(block_size, max_model_len, most_new) for group in groups)
+
+
+def longest_request(
+    groups: tuple[KVCacheGroup, ...], block_size: int, num_blocks: int, max_model_len: int, config: EngineConfig
+) -> int:
+    """Most tokens, at most `max_model_len`, of a request that needs no more than `num_blocks` blocks."""
+    return bisect.bisect_right(
+        range(1, max_model_len + 1), num_blocks, key=lambda length: most_blocks(groups, block_size, length, config)
+    )
 
 
 _PARTS: dict[str, type[msgspec.Struct]] = {

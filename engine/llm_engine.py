@@ -67,7 +67,7 @@ class LLMEngine:
             open_parts.callback(executor.shutdown)
             model, kv_cache = executor.initialize()
             tokenizer = Tokenizer.from_folder(executor.model_path, model.name)
-            kv_cache.require_room_for(model.max_model_len)
+            kv_cache.require_room_for(model.max_model_len, config)
             collector = MetricsCollector(kv_cache, METRICS_WINDOW) if log_stats else None
             recorder = None
             if trace is not None:

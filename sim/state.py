@@ -372,7 +372,7 @@ class State:
             self._known(block_id)
             self.pool.give_up(block_id, event.request, ref_count)
             table[table.index(block_id)] = NULL_BLOCK
-        if not any(table):  # all given up: the request left. Otherwise a window moved on, and the places stay.
+        if not event.by_window:  # the request left; where a window moved on, the places stay
             table.clear()
         if not (request.holds_blocks or request.finished or request.status is RequestStatus.RUNNING):
             request.num_computed_tokens = 0

@@ -23,7 +23,7 @@ from engine.core.scheduler.scheduler import Scheduler
 from engine.core.scheduler.update import news_of
 from engine.core.seams import GrammarBackend, KVConnector
 from engine.core.structured_output import StructuredOutputManager
-from engine.errors import RequestError
+from engine.errors import ConfigError, RequestError
 from engine.trace.events import (
     CacheResetAsked,
     ExecutorFailed,
@@ -50,7 +50,8 @@ class EngineCore:
         kv_connector: what moves KV between engines; None: every token is computed here.
 
     Raises:
-        ConfigError: the pool is too small for one request of `max_model_len` tokens.
+        ConfigError: the pool is too small for one request of `max_model_len` tokens, or a connector would have to
+            move KV of sliding windows.
     """
 
     def __init__(
@@ -62,7 +63,9 @@ class EngineCore:
         grammar_backend: GrammarBackend | None = None,
         kv_connector: KVConnector | None = None,
     ) -> None:
-        kv_cache.require_room_for(max_model_len)
+        kv_cache.require_room_for(max_model_len, config)
+        if kv_connector is not None and any(group.sliding_window is not None for group in kv_cache.groups):
+            raise ConfigError("A KV connector moves the KV of full attention only; this model has sliding windows.")
         self.max_model_len = max_model_len
         self.structured_output_manager = StructuredOutputManager(grammar_backend, trace)
         self.scheduler = Scheduler(config, kv_cache, max_model_len, self.structured_output_manager, kv_connector, trace)

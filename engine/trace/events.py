@@ -372,7 +372,8 @@ class KVUncached(Event, tag="kv.uncached", kw_only=True):
 
 
 class KVFreed(Event, tag="kv.freed", kw_only=True):
-    """A request gave up blocks; those no one else uses join the tail of `free_block_queue` in this order."""
+    """A request gave up blocks: all it has of a group, or those that a sliding window has passed. Blocks that no one
+    else uses join the tail of `free_block_queue` in this order."""
 
     kind = DECISION
     request: Serial
@@ -380,6 +381,9 @@ class KVFreed(Event, tag="kv.freed", kw_only=True):
     block_ids: Annotated[list[int], Meta(description="in the order given up: the tail of the request first")]
     ref_counts: Annotated[list[int], Meta(description="after; 0 means free, and still cached if it has a hash")]
     why: Why
+    by_window: Annotated[
+        bool, Meta(description="the request goes on: its block table holds the null block in their place")
+    ] = False
 
 
 class CacheResetAsked(Event, tag="cache.reset", kw_only=True):
@@ -451,8 +455,16 @@ class ForwardInputs(Event, tag="forward.inputs", kw_only=True):
     ]
     query_start_loc: Annotated[list[int], Meta(description="where each request begins [num_requests + 1]")]
     seq_lens: Annotated[list[int], Meta(description="tokens each request attends to [num_requests]")]
-    block_tables: Annotated[list[list[int]], Meta(description="block ids per request")]
+    block_tables: Annotated[
+        list[list[int]], Meta(description="block ids per request; those that a window has passed are read no more")
+    ]
     logits_indices: Annotated[list[int], Meta(description="rows of the hidden states that become logits")]
+    more_slot_mappings: Annotated[
+        list[list[int]], Meta(description="slot_mapping of every KV cache group after the first")
+    ] = []
+    more_block_tables: Annotated[
+        list[list[list[int]]], Meta(description="block_tables of every KV cache group after the first")
+    ] = []
 
 
 class ForwardLogits(Event, tag="forward.logits", kw_only=True):

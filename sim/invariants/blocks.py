@@ -120,8 +120,29 @@ class FreedTailFirst(Invariant):
     def all_of_them(self, state: State, event: ev.KVFreed) -> Sentences:
         table, gone = state.requests[event.request].block_ids[event.group], {NULL_BLOCK, *event.block_ids}
         left = [block_id for block_id in table if block_id not in gone]
-        if left and self.header.kv_cache.groups[event.group].kind == "full_attention":
-            yield f"r{event.request} gave up {event.block_ids} and kept {left}: with full attention all go at once"
+        if left and not event.by_window:
+            yield f"r{event.request} gave up {event.block_ids} and kept {left}: who leaves gives up all at once"
+
+
+class PassedByTheWindow(Invariant):
+    """A running request gives up blocks for no other reason."""
+
+    name = "passed by the window"
+    statement = "A request that runs on gives up just the blocks that lie wholly before its sliding window."
+
+    @before(ev.KVFreed)
+    def passed(self, state: State, event: ev.KVFreed) -> Sentences:
+        window = self.header.kv_cache.groups[event.group].sliding_window
+        if not event.by_window:
+            return
+        if window is None:
+            yield f"r{event.request} gave up {event.block_ids} by its window, but group {event.group} has none"
+            return
+        request = state.requests[event.request]
+        table, first_seen = request.block_ids[event.group], request.num_computed_tokens - window + 1
+        passed = [block_id for block_id in table[: max(0, first_seen) // state.block_size] if block_id != NULL_BLOCK]
+        if sorted(event.block_ids) != sorted(passed):
+            yield f"the window of {request.name} has passed {passed}, given up were {event.block_ids}"
 
 
 class Evicted(Invariant):
@@ -145,5 +166,6 @@ BLOCK_INVARIANTS: tuple[type[Invariant], ...] = (
     FreeQueue,
     HandedOutFromTheHead,
     FreedTailFirst,
+    PassedByTheWindow,
     Evicted,
 )

@@ -91,6 +91,7 @@ class PrefixHits(Invariant):
         self._found: dict[int, ev.KVLookup] = {}
         speculative = header.config.speculative
         self._dropped = int(speculative is not None and speculative.drops_last_hit_block)
+        self._windows = [group.sliding_window for group in header.kv_cache.groups]
 
     @before(ev.KVLookup)
     def own_hashes(self, state: State, event: ev.KVLookup) -> Sentences:
@@ -110,11 +111,27 @@ class PrefixHits(Invariant):
 
     @before(ev.KVLookup)
     def longest(self, state: State, event: ev.KVLookup) -> Sentences:
-        request, num_hits = state.requests[event.request], len(event.block_ids[0]) + self._dropped
-        chain = self._chains.of(request)
-        could = (num_hits + 1) * state.block_size < request.num_tokens
-        if could and len(event.block_ids) == 1 and str(chain[num_hits]) in state.pool.cached_block_hash_to_block:
-            yield f"{num_hits} blocks were found for {request.name}, the next one is cached too"
+        request = state.requests[event.request]
+        chain, num_hits = self._chains.of(request), len(event.block_ids[0]) + self._dropped
+        most = (request.num_tokens - 1) // state.block_size
+        if not any(self._windows):  # what is behind the first block that is not there cannot be reached
+            most = min(most, num_hits + 1)
+        for longer in range(num_hits + 1, most + 1):
+            if all(self._suffices(state, group, chain[:longer]) for group in range(state.num_groups)):
+                yield f"{num_hits} blocks were found for {request.name}, it could go on from {longer} too"
+
+    def _suffices(self, state: State, group: int, prefix: list[BlockHash]) -> bool:
+        """Whether a group can go on from a prefix: it has all blocks of it that the next token sees."""
+        window, size = self._windows[group], state.block_size
+        seen = prefix if window is None else prefix[-(-(-(window - 1) // size) + self._dropped) :]
+        return all(self._has(state, group, str(block_hash)) for block_hash in reversed(seen))
+
+    @staticmethod
+    def _has(state: State, group: int, block_hash: str) -> bool:
+        origins = (
+            state.pool.origins[block_id] for block_id in state.pool.cached_block_hash_to_block.get(block_hash, ())
+        )
+        return any(origin is not None and origin.group == group for origin in origins)
 
     @before(ev.KVTouched)
     def shared(self, state: State, event: ev.KVTouched) -> Sentences:

@@ -30,7 +30,7 @@ class SuperSequence(Invariant):
                     past=row.num_computed_tokens + row.num_scheduled_tokens,
                     token_ids=[*state.requests[serial].token_ids, *row.draft_token_ids],
                     num_awaited=row.num_awaited_tokens,
-                    table=state.requests[serial].block_ids[0].copy(),
+                    tables=[table.copy() for table in state.requests[serial].block_ids],
                 )
                 for serial, row in state.plan.rows.items()
             }
@@ -59,11 +59,16 @@ class SuperSequence(Invariant):
         num_awaited = len(positions) - len(token_ids)
         if num_awaited > row.num_awaited or event.input_ids[start : end - num_awaited] != token_ids:
             yield f"the tokens of {name} are {token_ids}, run were {event.input_ids[start:end]}"
-        if event.block_tables[index] != row.table:
-            yield f"the block table of {name} is {row.table}, run was {event.block_tables[index]}"
-        slots = [row.table[position // size] * size + position % size for position in positions]
-        if event.slot_mapping[start:end] != slots:
-            yield f"the KV of {name} belongs into slots {slots}, it went to {event.slot_mapping[start:end]}"
+        tables, mappings = (
+            [event.block_tables, *event.more_block_tables],
+            [event.slot_mapping, *event.more_slot_mappings],
+        )
+        for table, ran, mapping in zip(row.tables, tables, mappings, strict=True):
+            if [block_id and run for block_id, run in zip(table, ran[index], strict=True)] != table:
+                yield f"the block table of {name} is {table}, run was {ran[index]}"
+            slots = [table[position // size] * size + position % size for position in positions]
+            if mapping[start:end] != slots:
+                yield f"the KV of {name} belongs into slots {slots}, it went to {mapping[start:end]}"
 
 
 class _Row(NamedTuple):
@@ -73,7 +78,8 @@ class _Row(NamedTuple):
     past: int
     token_ids: list[int]
     num_awaited: int
-    table: list[int]
+    tables: list[list[int]]
+    """Per KV cache group; 0 where a sliding window has passed, and the worker may still name the block it had."""
 
 
 class SampledTokens(Invariant):

@@ -22,7 +22,18 @@ EOS = 2
 MAX_MODEL_LEN = 64
 
 
-def header(num_blocks: int = 24, block_size: int = 4, **engine_args: Any) -> Header:
+#: Layers that see everything, as most models have them.
+FULL = KVCacheGroup(num_layers=2, block_bytes=1024)
+
+
+def window_of(tokens: int) -> KVCacheGroup:
+    """Layers that see so many tokens, the newest included."""
+    return KVCacheGroup(kind="sliding_window", num_layers=2, sliding_window=tokens, block_bytes=1024)
+
+
+def header(
+    num_blocks: int = 24, block_size: int = 4, groups: tuple[KVCacheGroup, ...] = (FULL,), **engine_args: Any
+) -> Header:
     """The header of a run with no model behind it."""
     config = EngineConfig.from_args("no-model", block_size=block_size, trace_level="control", **engine_args)
     return Header(
@@ -46,7 +57,7 @@ def header(num_blocks: int = 24, block_size: int = 4, **engine_args: Any) -> Hea
         kv_cache=KVCacheConfig(
             num_gpu_blocks=num_blocks,
             block_size=block_size,
-            groups=(KVCacheGroup(num_layers=2, block_bytes=1024),),
+            groups=groups,
             none_hash=none_hash_for(config.cache.prefix_caching_hash_algo),
         ),
         tokenizer="none",

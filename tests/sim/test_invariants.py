@@ -205,6 +205,7 @@ WRONG = {
     ),
     "out of the middle": Wrong("handed out from the head", ev.KVAllocated, turned("block_ids"), several("block_ids")),
     "head first": Wrong("freed tail first", ev.KVFreed, turned("block_ids"), several("block_ids")),
+    "passed by no window": Wrong("passed by the window", ev.KVFreed, put(by_window=True)),
     "keeps its first": Wrong(
         "freed tail first",
         ev.KVFreed,

@@ -158,7 +158,8 @@ def test_a_window_that_moves_on_leaves_the_null_block_behind(trace: Trace) -> No
     table = list(reversed(freed.block_ids))
     assert state.requests[freed.request].block_ids == [table]
     ref_count = len(state.pool.owners[table[0]]) - 1
-    state.apply(msgspec.structs.replace(freed, block_ids=table[:1], ref_counts=[ref_count], why="the window moved on"))
+    passed = {"block_ids": table[:1], "ref_counts": [ref_count], "why": "window", "by_window": True}
+    state.apply(msgspec.structs.replace(freed, **passed))
     assert state.requests[freed.request].block_ids == [[0, *table[1:]]]
     state.apply(msgspec.structs.replace(freed, block_ids=freed.block_ids[:-1], ref_counts=freed.ref_counts[:-1]))
     assert state.requests[freed.request].block_ids == [[]]

@@ -58,9 +58,12 @@ class BlockPool:
         return new_blocks, evicted
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Count one more user of each block; a free one leaves the queue and lives again."""
+        """Count one more user of each block; a free one leaves the queue and lives again. Nobody counts the null
+        block's."""
         for block in blocks:
-            if block.ref_count == 0 and block is not self.null_block:
+            if block is self.null_block:
+                continue
+            if block.ref_count == 0:
                 self.free_block_queue.remove(block)
             block.ref_count += 1
 
@@ -68,7 +71,7 @@ class BlockPool:
         """Count one user less of each block; those without any join the free queue in the order given."""
         for block in blocks:
             block.ref_count -= 1
-            if block.ref_count == 0 and block is not self.null_block:
+            if block.ref_count == 0:
                 self.free_block_queue.append(block)
 
     def cache_full_blocks(self, blocks: Sequence[KVCacheBlock], hashes: Sequence[BlockHash], group: int = 0) -> None:

@@ -62,9 +62,9 @@ class KVCacheManager:
         self.enable_caching = config.cache.enable_prefix_caching
         self.max_model_len = max_model_len
         self.num_lookahead_tokens = config.speculative.num_lookahead_tokens if config.speculative else 0
-        self._drops_last_hit_block = config.speculative is not None and config.speculative.drops_last_hit_block
         self.block_pool = BlockPool(kv_cache.num_gpu_blocks, len(kv_cache.groups))
-        self.coordinator = KVCacheCoordinator(len(kv_cache.groups), self.block_size, self.block_pool)
+        drops_last = config.speculative is not None and config.speculative.drops_last_hit_block
+        self.coordinator = KVCacheCoordinator(kv_cache.groups, self.block_size, self.block_pool, int(drops_last))
         self.req_to_block_hashes: dict[int, list[BlockHash]] = {}
         self._hash_algo = config.cache.prefix_caching_hash_algo
         self._none_hash = bytes.fromhex(kv_cache.none_hash)
@@ -82,8 +82,6 @@ class KVCacheManager:
         first_time = request.serial not in self.req_to_block_hashes
         hashes = self._hashes_of(request)
         blocks = self.coordinator.find_longest_cache_hit(hashes, request.num_tokens - 1)
-        if self._drops_last_hit_block:
-            blocks = [group[:-1] for group in blocks]
         found = ComputedBlocks(blocks, len(blocks[0]) * self.block_size)
         if self._trace is not None:
             self._trace.emit(
@@ -110,6 +108,7 @@ class KVCacheManager:
         """
         if computed is None and request.num_computed_tokens + num_new_tokens < request.num_placed_tokens:
             return self._nothing_new
+        self._free_passed(request)
         hits, num_hit_tokens = computed or self.nothing_computed
         num_computed = request.num_computed_tokens + num_hit_tokens
         # A request on its admission drafts nothing yet, so it needs no slots to look ahead.
@@ -127,7 +126,8 @@ class KVCacheManager:
         new_block_ids = tuple(self._allocate_in(group, request, num_slots) for group in range(len(hits)))
         registered = self.cache_blocks(request, num_computed + num_new_tokens) if cache else []
         if cache:
-            request.num_placed_tokens = self._num_placed_tokens(min(num_computed + num_new_tokens, request.num_tokens))
+            num_tokens = min(num_computed + num_new_tokens, request.num_tokens)
+            request.num_placed_tokens = self._num_placed_tokens(num_tokens, num_computed)
         return Allocation(new_block_ids, registered)
 
     def block_ids(self, request: Request) -> tuple[list[int], ...]:
@@ -139,16 +139,8 @@ class KVCacheManager:
         request.num_placed_tokens = 0
         for group in self.coordinator.groups:
             blocks = group.free(request.serial)
-            if blocks and self._trace is not None:
-                self._trace.emit(
-                    KVFreed(
-                        request=request.serial,
-                        group=group.group,
-                        block_ids=_ids(blocks),
-                        ref_counts=[block.ref_count for block in blocks],
-                        why=why,
-                    )
-                )
+            if blocks:
+                self._emit_freed(request, group.group, blocks, why, by_window=False)
 
     def forget(self, request: Request) -> None:
         """Drop the hashes kept for a request that has ended."""
@@ -178,13 +170,23 @@ class KVCacheManager:
             self._trace.emit(CacheReset(done=done, blocks_in_use=blocks_in_use))
         return done
 
-    def _num_placed_tokens(self, num_tokens: int) -> int:
-        """Up to where a request with so many computed tokens of its own can go on in the block it has begun.
+    def _free_passed(self, request: Request) -> None:
+        """Give back what the windows have passed; also if the request then gets nothing new, for it is in no use."""
+        for group in self.coordinator.sliding_windows:
+            passed = group.free_passed(request.serial, request.num_computed_tokens)
+            if passed:
+                self._emit_freed(request, group.group, passed, "window", by_window=True)
+
+    def _num_placed_tokens(self, num_tokens: int, num_computed_tokens: int) -> int:
+        """Up to where a request that will have `num_tokens` computed tokens can go on in the block it has begun,
+        without its window passing another block than it has by `num_computed_tokens`.
 
         A decode crosses into a new block once in `block_size` steps; in all others it is spared every question.
         """
         begun = num_tokens // self.block_size * self.block_size
-        return begun + self.block_size - self.num_lookahead_tokens if num_tokens > begun else 0
+        placed = begun + self.block_size - self.num_lookahead_tokens if num_tokens > begun else 0
+        moves = (group.next_move(num_computed_tokens) + 1 for group in self.coordinator.sliding_windows)
+        return min(placed, *moves) if self.coordinator.sliding_windows else placed
 
     def _allocate_in(self, group_index: int, request: Request, num_tokens: int) -> list[int]:
         group = self.coordinator.groups[group_index]
@@ -237,6 +239,21 @@ class KVCacheManager:
                 self._hash_algo, self._none_hash, self.block_size, request.token_ids, request.cache_salt, hashes
             )
         return hashes
+
+    def _emit_freed(
+        self, request: Request, group: int, blocks: list[KVCacheBlock], why: str, *, by_window: bool
+    ) -> None:
+        if self._trace is not None:
+            self._trace.emit(
+                KVFreed(
+                    request=request.serial,
+                    group=group,
+                    block_ids=_ids(blocks),
+                    ref_counts=[block.ref_count for block in blocks],
+                    why=why,
+                    by_window=by_window,
+                )
+            )
 
     def _emit_touched(self, request: Request, group: int, blocks: list[KVCacheBlock]) -> None:
         if self._trace is not None:
