@@ -23,6 +23,7 @@ _SCHEDULER = "engine/core/scheduler/scheduler.py"
 _UPDATE = "engine/core/scheduler/update.py"
 _POOL = "engine/core/kv_cache/block_pool.py"
 _MANAGER = "engine/core/kv_cache/manager.py"
+_TRANSFER = "engine/core/kv_transfer.py"
 
 #: Where each decision is made.
 PLACES = {
@@ -46,6 +47,11 @@ PLACES = {
     "stop": Place("engine/core/scheduler/stop.py", "check_stop"),
     "abort": Place("engine/core/engine_core.py", "EngineCore.abort"),
     "grammar": Place("engine/core/structured_output.py", "StructuredOutputManager.grammar_init"),
+    "match": Place(_TRANSFER, "KVTransferManager.get_num_new_matched_tokens"),
+    "arrival": Place(_TRANSFER, "KVTransferManager.take_arrived"),
+    "hold": Place(_TRANSFER, "KVTransferManager.free_when_done"),
+    "let go": Place(_TRANSFER, "KVTransferManager.kv_done"),
+    "reclaim": Place(_SCHEDULER, "Scheduler._reclaim_from_waiting"),
 }
 
 
@@ -98,6 +104,21 @@ def numbers(block_ids: list[int], most: int = 6) -> str:
     return shown if len(block_ids) <= most else f"{shown} … ({len(block_ids)})"
 
 
+def work_on_blocks(*, sending: bool, receiving: bool) -> str:
+    """What happens to blocks on which a connector works: they are being `sent`, `received`, or both."""
+    return "sent and received" if sending and receiving else "sent" if sending else "received"
+
+
+#: What a waiting request cannot go on without.
+WAITS_FOR = {
+    RequestStatus.WAITING_FOR_FSM: "its grammar is not ready",
+    RequestStatus.WAITING_FOR_REMOTE_KVS: "its KV is on its way",
+}
+
+#: A request may hold blocks in these, although it does not run: its KV came, or comes, from elsewhere.
+_WITH_BLOCKS = (RequestStatus.WAITING, RequestStatus.WAITING_FOR_REMOTE_KVS)
+
+
 class _Telling:
     """Goes through one step; remembers the rows so far, for sentences that refer to them."""
 
@@ -108,6 +129,10 @@ class _Telling:
         self.before, self.after = view.before, view.after
         self.rows: dict[int, ev.ScheduleRequest] = {}
         self.running = set(view.before.running)
+        self.statuses: dict[int, RequestStatus] = {}
+        """As far as this step has changed them."""
+        self.held = {request.serial for request in view.before.holders if request.ended}
+        """Requests that have ended and whose blocks a connector still works on."""
 
     # --- who gets how much ------------------------------------------------------------------------------------
 
@@ -130,6 +155,8 @@ class _Telling:
             drafts = len(event.draft_token_ids)
             return f"it is decoding, and verifies {count(drafts, 'draft')}" if drafts else "it is decoding"
         cached = f", {event.num_cached_tokens:,} were cached" if event.num_cached_tokens else ""
+        if event.num_remote_tokens:
+            cached += f", {event.num_remote_tokens:,} came from another engine"
         if event.admission == "resumed":
             return f"it was preempted and computes them again{cached}"
         if self.after.requests[event.request].num_preemptions and self.before.requests[event.request].output_token_ids:
@@ -152,8 +179,11 @@ class _Telling:
     def skipped(self, event: ev.ScheduleSkipped) -> _Said:
         behind = f", with {event.behind:,} more behind it" if event.behind else ""
         if event.reason == "waiting_for_grammar":
-            others = f" (nor are those of {event.behind:,} others)" if event.behind else ""
+            others = f" (nor are those of {count(event.behind, 'other')})" if event.behind else ""
             return _Said(event.request, f"skipped: its grammar is not ready{others}", "gate")
+        if event.reason == "waiting_for_remote_kvs":
+            others = f" (so is that of {count(event.behind, 'other')})" if event.behind else ""
+            return _Said(event.request, f"skipped: its KV is still on its way{others}", "gate")
         if event.request in self.running:
             return _Said(event.request, f"gets nothing: no budget is left in this step{behind}", "running")
         if event.reason == "no_free_blocks":
@@ -224,6 +254,13 @@ class _Telling:
         return _Said(None, f"{whose} {numbers(event.block_ids)} can be found no more: {event.why}", "uncache")
 
     def freed(self, event: ev.KVFreed) -> _Said:
+        if event.request in self.held:
+            self.held.discard(event.request)
+            given = f"gives up {count(len(event.block_ids), 'block')}"
+            return _Said(event.request, f"{given}: the connector is done with them", "let go")
+        if self._waits(event.request):
+            given = f"gives up {count(len(event.block_ids), 'block')} while it waits"
+            return _Said(event.request, f"{given}: {event.why}", "reclaim")
         kept = sum(ref_count > 0 for ref_count in event.ref_counts)
         others = f"; {kept} of them {'is' if kept == 1 else 'are'} still held by others" if kept else ""
         given = f"gives up {count(len(event.block_ids), 'block')}, tail first: {numbers(event.block_ids)}{others}"
@@ -233,6 +270,35 @@ class _Telling:
         if event.done:
             return _Said(None, "every cached prefix is forgotten", "reset")
         return _Said(None, f"the cache is not reset: {count(event.blocks_in_use, 'block')} in use", "reset")
+
+    def _waits(self, serial: int) -> bool:
+        """Whether a request that gives up blocks neither ran nor has ended."""
+        return self.statuses.get(serial, self.before.requests[serial].status) in _WITH_BLOCKS
+
+    # --- KV from elsewhere ------------------------------------------------------------------------------------
+
+    def matched(self, event: ev.KVTransferMatched) -> _Said:
+        if event.num_tokens == 0:
+            return _Said(event.request, "no other engine has KV of it", "match", detail=True)
+        how = "loaded in the background" if event.load_async else "loaded within this step"
+        has = f"another engine has KV of {count(event.num_tokens, 'token')} more"
+        return _Said(event.request, f"{has}: {how}", "match", detail=True)
+
+    def held_back(self, event: ev.KVHeld) -> _Said:
+        self.held.add(event.request)
+        work = work_on_blocks(sending=event.sending, receiving=event.receiving)
+        return _Said(event.request, f"its blocks stay out of the pool: they are still being {work}", "hold")
+
+    def turned(self, event: ev.RequestStatusChanged) -> _Said | None:
+        """The turns in the life of a waiting request; all others are told by the decision that led to them."""
+        old, self.statuses[event.request] = event.old, RequestStatus(event.new)
+        if self.statuses[event.request] is RequestStatus.WAITING_FOR_REMOTE_KVS:
+            return _Said(event.request, "waits for KV that another engine has computed", "admission")
+        if old == RequestStatus.WAITING_FOR_REMOTE_KVS.value and event.new == RequestStatus.WAITING.value:
+            return _Said(event.request, "the KV it waited for is here, and counts as computed", "arrival")
+        if old == RequestStatus.WAITING_FOR_FSM.value and event.new == RequestStatus.WAITING.value:
+            return _Said(event.request, "its grammar is ready", "gate")
+        return None
 
     # --- what came back ---------------------------------------------------------------------------------------
 
@@ -280,6 +346,9 @@ _TELL: dict[type[ev.Event], Callable[[_Telling, Any], _Said | None]] = {
     ev.KVUncached: _Telling.uncached,
     ev.KVFreed: _Telling.freed,
     ev.CacheReset: _Telling.reset,
+    ev.KVTransferMatched: _Telling.matched,
+    ev.KVHeld: _Telling.held_back,
+    ev.RequestStatusChanged: _Telling.turned,
     ev.UpdateRequest: _Telling.updated,
     ev.ExecutorFailed: _Telling.failed,
     ev.RequestFinished: _Telling.finished,

@@ -9,6 +9,8 @@ import pytest
 
 from engine.core.engine_core import EngineCore
 from engine.core.messages import ForwardFailure
+from engine.core.seams import KVConnector
+from engine.sampling_params import GrammarSpec
 from engine.trace.file import read_trace
 from engine.trace.recorder import Recorder
 from sim.timeline import StepView, Timeline
@@ -20,10 +22,10 @@ from viz.source import ROOT, Place
 class Run:
     """A core whose steps are explained when it is done."""
 
-    def __init__(self, path: Path, **engine_args: Any) -> None:
+    def __init__(self, path: Path, kv_connector: KVConnector | None = None, **engine_args: Any) -> None:
         self.path = path
         self.recorder = Recorder.to_file(path, header(**engine_args))
-        self.core: EngineCore = core_of(header(**engine_args), self.recorder)
+        self.core: EngineCore = core_of(header(**engine_args), self.recorder, kv_connector)
 
     def add(self, name: str, num_tokens: int, first: int = 10, **params: Any) -> None:
         prompt = list(range(first, first + num_tokens))
@@ -126,6 +128,79 @@ def test_ends_and_failures(path: Path) -> None:
     assert "r1 aborted: client" in run.said(1)
     assert "the forward pass failed, and its requests end: out of memory" in run.said(2)
     assert "r2 ends with an error: out of memory" in run.said(2)
+
+
+class Elsewhere:
+    """A connector that has some tokens of every request, and sends on whatever ends."""
+
+    def __init__(self, num_tokens: int, *, load_async: bool) -> None:
+        self._answer = num_tokens, load_async
+
+    def get_num_new_matched_tokens(
+        self, serial: int, token_ids: list[int], num_computed_tokens: int
+    ) -> tuple[int, bool]:
+        return self._answer
+
+    def update_state_after_alloc(self, serial: int, block_ids: tuple[list[int], ...], num_tokens: int) -> None: ...
+
+    def build_connector_meta(self, serials: list[int]) -> None: ...
+
+    def request_finished(self, serial: int, block_ids: tuple[list[int], ...]) -> bool:
+        return True
+
+
+def test_kv_that_is_loaded_in_the_background_and_sent_on(path: Path) -> None:
+    run = Run(path, Elsewhere(8, load_async=True))
+    run.add("a", 10, max_tokens=1)
+    run.add("b", 12, first=30, max_tokens=9)
+    run_step(run.core)
+    run_step(run.core)
+    run.core.kv_done(finished_receiving=[0])
+    run_step(run.core)
+    run.core.kv_done(finished_sending=[0])
+    said = run.said(1, details=True)
+    assert "r0 another engine has KV of 8 tokens more: loaded in the background" in said
+    assert "r0 waits for KV that another engine has computed" in said
+    assert run.said(2) == ["r0 skipped: its KV is still on its way (so is that of 1 other)"]
+    assert run.said(3) == [
+        "r0 the KV it waited for is here, and counts as computed",
+        "r0 2 tokens: the rest of its prompt, 8 came from another engine",
+        "r1 skipped: its KV is still on its way",
+        "r0 its blocks stay out of the pool: they are still being sent",
+        "r0 ends: it has its 1 token, max_tokens",
+        "r0 gives up 3 blocks: the connector is done with them",
+    ]
+
+
+def test_kv_that_is_loaded_within_the_step(path: Path) -> None:
+    run = Run(path, Elsewhere(8, load_async=False))
+    run.add("a", 10)
+    run_step(run.core)
+    assert "r0 another engine has KV of 8 tokens more: loaded within this step" in run.said(1, details=True)
+    assert run.said(1) == ["r0 2 tokens: the rest of its prompt, 8 came from another engine"]
+
+
+def test_blocks_of_those_who_wait_are_taken_when_nobody_runs(path: Path) -> None:
+    run = Run(path, Elsewhere(30, load_async=True), num_blocks=17)
+    run.add("a", 31, grammar=GrammarSpec(kind="regex", text="[a-z]+"))
+    run.add("b", 31, first=110)
+    run.add("c", 31, first=210)
+    run_step(run.core)
+    run.core.kv_done(finished_receiving=[1, 2])
+    run.core.grammar_ready("a")
+    run_step(run.core)
+    assert "r2 gives up 8 blocks while it waits: nothing runs, and r0 needs blocks" in run.said(2)
+
+
+def test_a_grammar_that_is_waited_for(path: Path) -> None:
+    run = Run(path)
+    for name in "abc":
+        run.add(name, 4, grammar=GrammarSpec(kind="regex", text="[a-z]+"))
+    run_step(run.core)
+    run.core.grammar_ready("a")
+    run_step(run.core)
+    assert run.said(1) == ["r0 skipped: its grammar is not ready (nor are those of 2 others)"]
+    assert run.said(2)[:2] == ["r0 its grammar is ready", "r0 4 tokens: its whole prompt"]
 
 
 def test_every_decision_of_a_crowd_has_a_reason_in_order(path: Path) -> None:

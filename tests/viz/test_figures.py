@@ -10,6 +10,7 @@ import pytest
 from engine.trace import events as ev
 from engine.trace.file import Trace
 from sim.timeline import StepView, Timeline
+from tests.core.driver import record_crowd
 from tests.viz.conftest import shipped
 from tests.viz.drawn import Drawn
 from viz.explain import explain
@@ -66,6 +67,42 @@ def test_every_request_has_its_card(views: list[StepView]) -> None:
 
 
 # --- KV memory --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def connected(tmp_path_factory: pytest.TempPathFactory) -> list[StepView]:
+    """A crowd of which half the KV comes from elsewhere."""
+    path = tmp_path_factory.mktemp("trace") / "crowd.jsonl"
+    timeline = Timeline(record_crowd(path, seed=4, connected=True, num_blocks=18))
+    return [timeline.step(number) for number in timeline.steps]
+
+
+def test_held_blocks_are_in_use_by_a_request_that_has_ended(connected: list[StepView]) -> None:
+    held = 0
+    for view in connected:
+        html = kv_memory(view, ALONE)
+        drawn, blocks = Drawn(html), view.planned.held_blocks
+        assert (f"{len(blocks)} of them held" in drawn.text) == bool(blocks)
+        told = [
+            cell for cell in drawn.all(data_refs=None) if "it has ended, but the block is still" in cell["data-tip"]
+        ]
+        assert {int(cell["data-block"]) for cell in told} == blocks
+        assert all(cell["data-state"] in ("in use", "shared") for cell in told)
+        held += len(blocks)
+    assert held
+
+
+def test_who_waits_for_kv_or_a_grammar_says_so(connected: list[StepView]) -> None:
+    waits = {"waiting_for_remote_kvs": "its KV is on its way", "waiting_for_grammar": "its grammar is"}
+    seen = set()
+    for view in connected:
+        text = Drawn(scheduler(view, Selection(view="scheduler"))).text
+        for skipped in view.plan.skipped:
+            if skipped.reason in waits:
+                assert waits[skipped.reason] in text
+                seen.add(skipped.reason)
+        Drawn(requests(view, Selection()))
+    assert seen == set(waits)
 
 
 def test_every_block_is_drawn_as_what_it_is(views: list[StepView]) -> None:

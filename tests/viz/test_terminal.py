@@ -116,6 +116,23 @@ def test_blocks_can_be_told_apart_without_colour(timeline: Timeline) -> None:
     assert queue[0].strip("()") == str(next(iter(pool.free_block_queue)))
 
 
+def test_blocks_that_a_connector_works_on_are_told(tmp_path: Path) -> None:
+    timeline = Timeline(record_crowd(tmp_path / "crowd.jsonl", seed=2, connected=True, num_blocks=18))
+    held = receiving = 0
+    for number in timeline.steps:
+        view = timeline.step(number)
+        text = " ".join(drawn(step_view("crowd.jsonl", view, 99), 120).split())
+        tables = text.partition("block tables")[2].partition("Forward pass")[0]
+        for request in view.planned.holders:
+            assert f"{request.name} " in tables
+            held += request.ended
+            receiving += request.receiving
+        assert tables.count("being sent") == sum(request.sending for request in view.planned.holders)
+        if blocks := len(view.planned.held_blocks):
+            assert f"{blocks} held for requests that have ended" in text
+    assert held and receiving
+
+
 def test_colour_is_that_of_the_request(timeline: Timeline) -> None:
     text = drawn(step_view("crowd.jsonl", timeline.step(a_step(timeline, ev.StepOutput)), 99), colour=True)
     assert "38;2;0;114;178" in text  # r0 is Okabe and Ito's blue, #0072B2

@@ -11,6 +11,7 @@ from sim.pool import BlockState, PoolState
 from sim.request_state import RequestState
 from sim.state import State
 from sim.timeline import StepView
+from viz.explain import work_on_blocks
 from viz.figures.html import Html, el, join
 from viz.figures.parts import Selection, chip, count, empty, label, panel
 from viz.theme import request_class, request_colour
@@ -37,7 +38,7 @@ def kv_memory(view: StepView, selection: Selection) -> Html:
         "kv",
         "KV memory",
         f"a block is a piece of memory for the keys and values of {count(state.block_size, 'token')}",
-        _legend(state.pool),
+        _legend(state),
         _pool(view, selection, alone),
         label(join([el("code", "", "free_block_queue"), ": the first is handed out next, freed ones join at the end"])),
         _queue(state, selection, *(_QUEUE_ALONE if alone else _QUEUE)),
@@ -50,16 +51,20 @@ def kv_memory(view: StepView, selection: Selection) -> Html:
 # --- the pool ---------------------------------------------------------------------------------------------------
 
 
-def _legend(pool: PoolState) -> Html:
-    counts = pool.counts()
-    held = counts["in use"] + counts["shared"]
+def _legend(state: State) -> Html:
+    counts, held = state.pool.counts(), len(state.held_blocks)
+    in_use = counts["in use"] + counts["shared"]
     entries = [
-        ("used", f"{held:,} in use", "held by a running request, in the request's colour"),
+        ("used", f"{in_use:,} in use", "held by a request, in the request's colour"),
         ("shared", f"{counts['shared']:,} of them shared", "the badge counts the requests that read it"),
         ("cached", f"{counts['cached']:,} cached", "free, but its content can still be found, until it is handed out"),
         ("free", f"{counts['free']:,} free", "its content is of no use to anyone"),
         ("new", "new in this step", "handed out by this step's plan"),
     ]
+    if held:
+        entries.insert(
+            2, ("used", f"{held:,} of them held", "their request has ended, a connector still works on them")
+        )
     return el(
         "ul",
         "legend",
@@ -119,7 +124,7 @@ def _cell(block: BlockState, state: State, selection: Selection, changed: dict[i
         data_block=block.block_id,
         data_state=block.kind,
         data_refs=block.ref_count,
-        data_tip=_tip(block, changed),
+        data_tip=_tip(block, state, changed),
     )
 
 
@@ -131,8 +136,8 @@ def _stripes(owners: Sequence[int]) -> str:
     return f"background:linear-gradient(105deg,{','.join(stops)})"
 
 
-def _tip(block: BlockState, changed: dict[int, str]) -> str:
-    words = [f"block {block.block_id}: {_what(block)}"]
+def _tip(block: BlockState, state: State, changed: dict[int, str]) -> str:
+    words = [f"block {block.block_id}: {_what(block, state)}"]
     if block.hash:
         words.append(f"hash {block.hash[:10]}…")
     if block.block_id in changed and block.owners:
@@ -140,8 +145,8 @@ def _tip(block: BlockState, changed: dict[int, str]) -> str:
     return " · ".join(words)
 
 
-def _what(block: BlockState) -> str:
-    names = [f"r{owner}" for owner in block.owners]
+def _what(block: BlockState, state: State) -> str:
+    names = [_holder(state.requests[owner]) for owner in block.owners]
     match block.kind:
         case "null":
             return "the null block, which stands for no block and is never handed out"
@@ -154,6 +159,15 @@ def _what(block: BlockState) -> str:
             return f"in use by {names[0] if names else 'a request'}"
         case "shared":
             return f"shared by {', '.join(names)} (reference count {block.ref_count})"
+
+
+def _holder(request: RequestState) -> str:
+    if not (request.sending or request.receiving):
+        return request.name
+    work = f"being {work_on_blocks(sending=request.sending, receiving=request.receiving)}"
+    return (
+        f"{request.name} (it has ended, but the block is still {work})" if request.ended else f"{request.name} ({work})"
+    )
 
 
 def _tiles(pool: PoolState, window: range) -> list[Html]:
@@ -224,7 +238,7 @@ def _node(block_id: int, index: int | None, state: State, selection: Selection) 
         data_act=f"block:{block_id}",
         data_block=block_id,
         data_queue=index,
-        data_tip=_tip(block, {}) + ("" if index is None else f" · place {index} in the queue"),
+        data_tip=_tip(block, state, {}) + ("" if index is None else f" · place {index} in the queue"),
     )
 
 
@@ -233,8 +247,8 @@ def _tables(state: State, selection: Selection, alone: bool) -> Html | None:
     if not alone:
         request = state.requests.get(selection.request) if selection.request is not None else None
         return _table(request, state, selection, _TABLE) if request else None
-    holders = [request for request in state.requests.values() if any(request.block_ids)]
-    chosen = sorted(holders, key=lambda request: (request.serial != selection.request, request.serial))[:_MOST_TABLES]
+    holders = sorted(state.holders, key=lambda request: (request.serial != selection.request, request.serial))
+    chosen = holders[:_MOST_TABLES]
     if not chosen:
         return None
     title = label("block tables: the blocks of each request, in the order of its tokens")
@@ -248,11 +262,13 @@ def _table(request: RequestState, state: State, selection: Selection, limit: int
     if not table:
         why = "it has finished" if request.finished else "it has no blocks yet"
         return el("div", "table", label(title), el("span", "why", f"empty: {why}"), data_table=request.serial)
-    entries = [_entry(state.pool.block(block_id), i, request, selection) for i, block_id in enumerate(table[:limit])]
+    entries = [_entry(block_id, i, request, state, selection) for i, block_id in enumerate(table[:limit])]
     if len(table) > limit:
         entries.append(el("span", "elided", f"… {len(table) - limit} more"))
     shared = sum(1 for block_id in table if state.pool.ref_counts[block_id] > 1)
     note = f"{count(shared, 'block')} shared: computed once, read by several requests" if shared else None
+    if request.sending or request.receiving:
+        note = f"still being {work_on_blocks(sending=request.sending, receiving=request.receiving)}"
     return el(
         "div",
         f"table {request_class(request.serial)}",
@@ -263,7 +279,8 @@ def _table(request: RequestState, state: State, selection: Selection, limit: int
     )
 
 
-def _entry(block: BlockState, index: int, request: RequestState, selection: Selection) -> Html:
+def _entry(block_id: int, index: int, request: RequestState, state: State, selection: Selection) -> Html:
+    block = state.pool.block(block_id)
     css = "entry" + (" shared" if block.kind == "shared" else "")
     if selection.block == block.block_id:
         css += " selected"
@@ -275,7 +292,7 @@ def _entry(block: BlockState, index: int, request: RequestState, selection: Sele
         data_block=block.block_id,
         data_entry=index,
         data_of=request.serial,
-        data_tip=f"entry {index} → {_tip(block, {})}",
+        data_tip=f"entry {index} → {_tip(block, state, {})}",
     )
 
 
@@ -310,7 +327,7 @@ def _detail(state: State, selection: Selection) -> Html | None:
     if selection.block is None or not 0 <= selection.block < state.pool.num_blocks:
         return None
     block = state.pool.block(selection.block)
-    lines: list[str | Html] = [el("b", "", f"Block {block.block_id}"), f" is {_what(block)}."]
+    lines: list[str | Html] = [el("b", "", f"Block {block.block_id}"), f" is {_what(block, state)}."]
     if block.hash:
         lines += [" Its hash is ", el("code", "", f"{block.hash[:16]}…"), ", a digest of all tokens up to its end."]
     tokens = state.block_token_ids(block.block_id)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.core.messages import RequestStatus
 from engine.trace import events as ev
 from sim.state import RequestState, State
 from sim.timeline import StepView
+from viz.explain import WAITS_FOR, work_on_blocks
 from viz.figures.html import Html, el
 from viz.figures.parts import UNPLANNED, Selection, chip, count, empty, label, panel, plan_of
 from viz.theme import request_class
@@ -21,7 +23,8 @@ _WAITS_BECAUSE = {
     "max_num_seqs": "as many run as max_num_seqs allows",
     "no_free_blocks": "too few free blocks",
     "preemption": "nobody new in a step that preempted",
-    "max_model_len": "longer than max_model_len",
+    "waiting_for_grammar": WAITS_FOR[RequestStatus.WAITING_FOR_FSM],
+    "waiting_for_remote_kvs": WAITS_FOR[RequestStatus.WAITING_FOR_REMOTE_KVS],
 }
 _ADMITTED = {"running": "", "new": "new", "resumed": "back"}
 
@@ -99,6 +102,8 @@ def _notes(row: ev.ScheduleRequest) -> list[Html]:
         notes.append(f"of {row.num_wanted_tokens}, {_CUT_BY[row.truncated_by]}")
     if row.num_cached_tokens:
         notes.append(f"{row.num_cached_tokens} cached")
+    if row.num_remote_tokens:
+        notes.append(f"{row.num_remote_tokens} from another engine")
     return [el("span", "", note) for note in notes]
 
 
@@ -134,7 +139,8 @@ def _waiting(view: StepView, selection: Selection, limit: int) -> Html:
     reasons = {event.request: _reason(event) for event in _plan_skipped(view)}
     rows, ahead = [], None
     for serial in waiting[:limit]:
-        why = reasons.get(serial) or (f"behind {ahead}" if ahead else "")
+        waits_for = WAITS_FOR.get(view.planned.requests[serial].status)
+        why = reasons.get(serial) or waits_for or (f"behind {ahead}" if ahead else "")
         ahead = f"r{serial}"
         rows.append(
             el(
@@ -252,6 +258,8 @@ def _card(request: RequestState, state: State, selection: Selection) -> Html:
     prompt, answer = _text(state, request.prompt_token_ids), _text(state, request.output_token_ids)
     done = request.num_computed_tokens / max(1, request.num_tokens)
     status = request.finish_reason or request.status.value
+    if request.sending or request.receiving:
+        status += f", being {work_on_blocks(sending=request.sending, receiving=request.receiving)}"
     return el(
         "div",
         f"card {request_class(request.serial)}",

@@ -13,6 +13,7 @@ from engine.trace import events as ev
 from sim.pool import BlockState
 from sim.state import RequestState, State
 from sim.timeline import StepView
+from viz.explain import work_on_blocks
 from viz.terminal.words import chip, counted, filled_style, line_style, listed, panel
 
 _PER_ROW = 16
@@ -30,6 +31,7 @@ def kv_memory(view: StepView) -> RenderableType:
             counted(state.pool.num_blocks, "block"),
             f"{counts['in use'] + counts['shared']:,} in use",
             f"{counts['shared']:,} of them shared" if counts["shared"] else "",
+            f"{len(state.held_blocks):,} held for requests that have ended" if state.held_blocks else "",
             f"{counts['cached']:,} cached, evictable" if counts["cached"] else "",
             f"{counts['free']:,} free",
             "1 null",
@@ -106,7 +108,7 @@ def _tables(state: State) -> RenderableType:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column()
-    holders = [r for r in (state.requests[serial] for serial in state.running) if any(r.block_ids)]
+    holders = state.holders
     for place, request in enumerate(holders):
         for group in range(len(request.block_ids)):
             label = "block tables" if place == group == 0 else ""
@@ -116,10 +118,13 @@ def _tables(state: State) -> RenderableType:
 
 def _block_table(state: State, request: RequestState, group: int) -> Text:
     text, size = Text(), state.block_size
+    num_filled = max(request.num_computed_tokens, request.num_hit_tokens)
     for place, block_id in enumerate(request.block_ids[group]):
         ref_count = state.pool.ref_counts[block_id]
         shared = str(ref_count).translate(_SUPERSCRIPT) if ref_count > 1 else ""
-        filled = min(size, max(0, request.num_computed_tokens - place * size))
+        filled = min(size, max(0, num_filled - place * size))
         text.append(f"{block_id or '∅'}{shared}", line_style(request.serial) if filled == size else "")
         text.append(f" {filled}/{size}" if filled < size else "", "dim").append("  ")
+    if request.sending or request.receiving:
+        text.append(f"being {work_on_blocks(sending=request.sending, receiving=request.receiving)}", "dim")
     return text

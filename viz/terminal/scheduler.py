@@ -10,7 +10,7 @@ from rich.text import Text
 from engine.trace import events as ev
 from sim.plan import PlanState
 from sim.timeline import StepView
-from viz.explain import Reason
+from viz.explain import WAITS_FOR, Reason
 from viz.terminal.words import chip, filled_style, line_style, panel
 
 _LABEL = 7
@@ -42,6 +42,8 @@ def _running(view: StepView) -> RenderableType:
             amount += f" of {row.num_wanted_tokens:,}, cut by {row.truncated_by}"
         elif row.num_cached_tokens:
             amount += f", {row.num_cached_tokens:,} more were cached"
+        if row.num_remote_tokens and not row.truncated_by:
+            amount += f", {row.num_remote_tokens:,} came from another engine"
         label = "running" if place == 0 else ""
         table.add_row(label, chip(row.request), row.phase, _ADMITTED[row.admission], _bar(row, most), amount)
     return table
@@ -61,7 +63,8 @@ def _waiting(view: StepView, reasons: list[Reason]) -> RenderableType:
         return Text("waiting  nobody", "dim")
     table = _grid(["dim", "", ""])
     for place, serial in enumerate(planned.waiting[:_MOST_WAITING]):
-        table.add_row("waiting" if place == 0 else "", chip(serial), why.get(serial, Text("behind it", "dim")))
+        sentence = why.get(serial) or WAITS_FOR.get(planned.requests[serial].status) or Text("behind it", "dim")
+        table.add_row("waiting" if place == 0 else "", chip(serial), sentence)
     if len(planned.waiting) > _MOST_WAITING:
         table.add_row("", "", Text(f"… and {len(planned.waiting) - _MOST_WAITING:,} more", "dim"))
     return table
