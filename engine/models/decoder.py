@@ -43,11 +43,11 @@ class MLP(nn.Module):
 class DecoderLayer(nn.Module):
     """Attention and feed-forward, each behind a norm and added to the residual stream."""
 
-    def __init__(self, architecture: Architecture, sliding_window: int | None, dtype: torch.dtype) -> None:
+    def __init__(self, architecture: Architecture, dtype: torch.dtype) -> None:
         super().__init__()
         hidden, eps = architecture.hidden_size, architecture.rms_norm_eps
         self.input_layernorm = RMSNorm(hidden, eps, dtype)
-        self.self_attn = Attention(architecture, sliding_window, dtype)
+        self.self_attn = Attention(architecture, dtype)
         self.post_attention_layernorm = RMSNorm(hidden, eps, dtype)
         self.mlp = MLP(architecture, dtype)
 
@@ -78,9 +78,7 @@ class Decoder(nn.Module):
         self.architecture = architecture
         shape = (architecture.vocab_size, architecture.hidden_size)
         self.embed_tokens = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
-        self.layers = nn.ModuleList(
-            DecoderLayer(architecture, window, dtype) for window in architecture.sliding_windows
-        )
+        self.layers = nn.ModuleList(DecoderLayer(architecture, dtype) for _ in range(architecture.num_layers))
         self.norm = RMSNorm(architecture.hidden_size, architecture.rms_norm_eps, dtype)
         self.lm_head = (
             self.embed_tokens

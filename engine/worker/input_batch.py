@@ -23,11 +23,15 @@ class InputBatch:
         max_model_len: most tokens of a request.
         block_size: tokens of a KV cache block.
         vocab_size: tokens of the vocabulary.
+        num_groups: KV cache groups, each with a block table of its own.
     """
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, vocab_size: int) -> None:
+    def __init__(
+        self, max_num_seqs: int, max_model_len: int, block_size: int, vocab_size: int, num_groups: int = 1
+    ) -> None:
         self.vocab_size = vocab_size
-        self.block_table = BlockTable(max_num_seqs, max_model_len, block_size)
+        self.block_tables = [BlockTable(max_num_seqs, max_model_len, block_size) for _ in range(num_groups)]
+        """One per KV cache group."""
         self.token_ids: NDArray[np.int32] = np.zeros((max_num_seqs, max_model_len), dtype=np.int32)
         self.num_tokens: NDArray[np.int64] = np.zeros(max_num_seqs, dtype=np.int64)
         self.num_prompt_tokens: NDArray[np.int64] = np.zeros(max_num_seqs, dtype=np.int64)
@@ -55,17 +59,19 @@ class InputBatch:
     def update(self, scheduled: ScheduledRow) -> None:
         """Take in what a step says of a request: all of it if it is new or resumed, else its added blocks."""
         if scheduled.new is None:
-            self.block_table.append(self._row_of[scheduled.serial], scheduled.block_ids[0])
+            for table, block_ids in zip(self.block_tables, scheduled.block_ids, strict=True):
+                table.append(self._row_of[scheduled.serial], block_ids)
         else:
-            self._enter(scheduled.serial, scheduled.new, scheduled.block_ids[0])
+            self._enter(scheduled.serial, scheduled.new, scheduled.block_ids)
 
-    def _enter(self, serial: int, new: NewRequestData, block_ids: list[int]) -> None:
+    def _enter(self, serial: int, new: NewRequestData, block_ids: tuple[list[int], ...]) -> None:
         params = new.sampling_params
         if not params.greedy and params.seed is None:
             raise ValueError(f"request {serial} is sampled at random but was given no seed.")
         self.release(serial)
         row = self._row_of[serial] = self._free_rows.pop()
-        self.block_table.replace(row, block_ids)
+        for table, of_group in zip(self.block_tables, block_ids, strict=True):
+            table.replace(row, of_group)
         self.token_ids[row, : len(new.token_ids)] = new.token_ids
         self.num_tokens[row] = len(new.token_ids)
         self.num_prompt_tokens[row] = new.num_prompt_tokens

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, KVCacheGroup, longest_request, most_blocks
 from engine.errors import ConfigError
 from engine.models.decoder import Decoder
+from engine.worker.layer_groups import group_layers
 from engine.worker.memory import GIB, Memory, gib
 
 #: On a CPU the cache shares the memory with everything else, so it takes little unless told otherwise.
@@ -22,7 +23,8 @@ class CacheShape(NamedTuple):
     """What one block takes."""
 
     block_size: int
-    num_layers: int
+    sliding_windows: tuple[int | None, ...]
+    """Per layer, as in `Architecture`."""
     num_kv_heads: int
     head_size: int
     dtype: torch.dtype
@@ -33,7 +35,7 @@ class CacheShape(NamedTuple):
         architecture = decoder.architecture
         return cls(
             block_size,
-            architecture.num_layers,
+            architecture.sliding_windows,
             architecture.num_kv_heads,
             architecture.head_size,
             decoder.embed_tokens.dtype,
@@ -41,20 +43,46 @@ class CacheShape(NamedTuple):
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a block over all layers: keys and values, block_size × num_kv_heads × head_size elements each."""
+        """Bytes of a block over the layers of its group: keys and values, block_size × num_kv_heads × head_size
+        elements each. A block may serve any group, so it has room for the largest."""
         per_layer = 2 * self.block_size * self.num_kv_heads * self.head_size * self.dtype.itemsize
         return per_layer * self.num_layers
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that a block has room for."""
+        return max(len(group.layers) for group in group_layers(self.sliding_windows))
+
+    @property
+    def groups(self) -> tuple[KVCacheGroup, ...]:
+        """How the KV of which layers is kept."""
+        return tuple(
+            KVCacheGroup(
+                kind="full_attention" if group.sliding_window is None else "sliding_window",
+                num_layers=len(group.layers),
+                layers=group.layers,
+                sliding_window=group.sliding_window,
+                block_bytes=self.block_bytes,
+            )
+            for group in group_layers(self.sliding_windows)
+        )
 
 
 def bind_kv_cache(decoder: Decoder, shape: CacheShape, num_blocks: int) -> None:
     """Allocate the cache and hand each attention layer its part.
 
-    It is left as allocated, which on a CPU costs no memory until a block is used: attention never reads a slot that
-    was not written.
+    The first layers of all groups share one tensor, so do the second ones, and so on: a block belongs to one group at
+    a time, and only the layers of that group read and write it.
+
+    The cache is left as allocated, which on a CPU costs no memory until a block is used: attention never reads a slot
+    that was not written.
     """
     device = decoder.embed_tokens.device
-    for attention in decoder.attentions():
-        attention.bind_kv_cache(*(_layer_cache(shape, num_blocks, device) for _ in range(2)))
+    caches = [[_layer_cache(shape, num_blocks, device) for _ in range(2)] for _ in range(shape.num_layers)]
+    attentions = list(decoder.attentions())
+    for number, group in enumerate(shape.groups):
+        for layer, (key_cache, value_cache) in zip(group.layers, caches, strict=False):
+            attentions[layer].bind_kv_cache(key_cache, value_cache, number)
 
 
 def _layer_cache(shape: CacheShape, num_blocks: int, device: torch.device) -> Tensor:
@@ -108,14 +136,16 @@ def resolve_num_blocks(
                 f"at most {max(0, left // shape.block_bytes)} blocks fit."
             )
         return override
-    blocks_per_request = -(-max_model_len // shape.block_size)
+    groups = shape.groups
+    blocks_per_request = most_blocks(groups, shape.block_size, max_model_len, config)
     most = config.scheduler.max_num_seqs * blocks_per_request + 1
     num_blocks = min(most, budget // shape.block_bytes)
     if num_blocks < blocks_per_request + 1:
         needed = (blocks_per_request + 1) * shape.block_bytes
+        longest = longest_request(groups, shape.block_size, max(0, num_blocks - 1), max_model_len, config)
         raise ConfigError(
             f"One request of max_model_len={max_model_len} tokens needs {gib(needed)} of KV cache "
             f"({blocks_per_request} blocks and the null block), but only {gib(budget)} are there: lower max_model_len "
-            f"to {max(0, num_blocks - 1) * shape.block_size} or less, or set kv_cache_memory_bytes to {needed} or more."
+            f"to {longest} or less, or set kv_cache_memory_bytes to {needed} or more."
         )
     return num_blocks

@@ -18,6 +18,7 @@ from engine.sample.sampler import SamplingMetadata, sample, truncated_logits
 from engine.trace.events import ForwardLogits, StepExecuted
 from engine.trace.recorder import Recorder
 from engine.worker.input_batch import InputBatch
+from engine.worker.layer_groups import group_layers
 from engine.worker.step_inputs import StepInputs, prepare_inputs
 from kernels.paged_attention import plan_attention
 from kernels.reshape_and_cache import slot_rows
@@ -52,6 +53,7 @@ class ModelRunner:
         self.trace: Recorder | None = None
         self._pending: _PendingStep | None = None
         self._device = decoder.embed_tokens.device
+        self._sliding_windows = [group.sliding_window for group in group_layers(decoder.architecture.sliding_windows)]
 
     @torch.inference_mode()
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
@@ -103,22 +105,22 @@ class ModelRunner:
 
     def attention_metadata(self, inputs: StepInputs) -> AttentionMetadata:
         """What the attention layers need of a step, once for all of them."""
-        architecture = self.decoder.architecture
-        plans = {
-            window: plan_attention(
-                inputs.block_tables,
+        num_kv_heads, block_size = self.decoder.architecture.num_kv_heads, self.batch.block_tables[0].block_size
+        plans = tuple(
+            plan_attention(
+                block_tables,
                 inputs.query_start_loc,
                 inputs.seq_lens,
-                block_size=self.batch.block_table.block_size,
-                num_kv_heads=architecture.num_kv_heads,
+                block_size=block_size,
+                num_kv_heads=num_kv_heads,
                 dtype=self.decoder.embed_tokens.dtype,
                 device=self._device,
                 sliding_window=window,
             )
-            for window in dict.fromkeys(architecture.sliding_windows)
-        }
-        rows = slot_rows(inputs.slot_mapping, architecture.num_kv_heads, self.batch.block_table.block_size)
-        return AttentionMetadata(rows.to(self._device), plans)
+            for block_tables, window in zip(inputs.block_tables, self._sliding_windows, strict=True)
+        )
+        rows = tuple(slot_rows(slots, num_kv_heads, block_size).to(self._device) for slots in inputs.slot_mappings)
+        return AttentionMetadata(rows, plans)
 
     def _update_states(self, scheduler_output: SchedulerOutput) -> None:
         for serial in scheduler_output.released:

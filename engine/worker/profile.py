@@ -40,22 +40,27 @@ def profile_activations(decoder: Decoder, limits: SchedulerConfig, max_model_len
 def _dummy_step(decoder: Decoder, lengths: list[int], shape: CacheShape) -> Callable[[], None]:
     """A step in which every request is new and sampled at random, over a KV cache just large enough."""
     params = SamplingParams(temperature=1.0, top_p=0.9, top_k=50, seed=0)
-    rows, next_block = [], 1
+    rows, next_block, num_groups = [], 1, len(shape.groups)
     for serial, length in enumerate(lengths):
         num_blocks = -(-length // shape.block_size)
+        tables = tuple(
+            list(range(next_block + group * num_blocks, next_block + (group + 1) * num_blocks))
+            for group in range(num_groups)
+        )
         rows.append(
             ScheduledRow(
                 serial=serial,
                 request_id=f"profile-{serial}",
                 num_scheduled_tokens=length,
                 num_computed_tokens=0,
-                block_ids=(list(range(next_block, next_block + num_blocks)),),
+                block_ids=tables,
                 new=NewRequestData(token_ids=[0] * length, num_prompt_tokens=length, sampling_params=params),
             )
         )
-        next_block += num_blocks
+        next_block += num_groups * num_blocks
     bind_kv_cache(decoder, shape, next_block)
-    batch = InputBatch(len(lengths), max(lengths), shape.block_size, decoder.architecture.vocab_size)
+    vocab_size = decoder.architecture.vocab_size
+    batch = InputBatch(len(lengths), max(lengths), shape.block_size, vocab_size, num_groups=num_groups)
     runner = ModelRunner(decoder, batch)
 
     def step() -> None:

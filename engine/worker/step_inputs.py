@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engine.core.messages import ScheduledRow
 from engine.trace.events import ForwardInputs
+from engine.worker.block_table import BlockTable
 from engine.worker.input_batch import InputBatch
 
 
@@ -30,15 +31,16 @@ class StepInputs(NamedTuple):
     rows: NDArray[np.int64]
     """[num_requests]: rows of the batch."""
     input_ids: Tensor
-    """[num_tokens] int64, on the CPU, as are the next four."""
+    """[num_tokens] int64, on the CPU, as are the next five."""
     positions: Tensor
-    slot_mapping: Tensor
+    slot_mappings: tuple[Tensor, ...]
+    """Per KV cache group."""
     query_start_loc: Tensor
     """[num_requests + 1] int64."""
     seq_lens: Tensor
     """[num_requests] int64: tokens with KV in the cache after this step."""
-    block_tables: Tensor
-    """[num_requests, max_blocks] int32."""
+    block_tables: tuple[Tensor, ...]
+    """Per KV cache group: [num_requests, max_blocks] int32. What a sliding window has passed is still named in it."""
     sampled: NDArray[np.int64]
     """[sampled requests]: which of the requests have reached the end of their tokens and get a new one."""
 
@@ -54,12 +56,17 @@ class StepInputs(NamedTuple):
             requests=self.serials,
             input_ids=self.input_ids.tolist(),
             positions=self.positions.tolist(),
-            slot_mapping=self.slot_mapping.tolist(),
+            slot_mapping=self.slot_mappings[0].tolist(),
             query_start_loc=self.query_start_loc.tolist(),
             seq_lens=self.seq_lens.tolist(),
-            block_tables=[batch.block_table.blocks_of(row) for row in self.rows.tolist()],
+            block_tables=self._blocks(batch.block_tables[0]),
             logits_indices=self.logits_indices.tolist(),
+            more_slot_mappings=[slots.tolist() for slots in self.slot_mappings[1:]],
+            more_block_tables=[self._blocks(table) for table in batch.block_tables[1:]],
         )
+
+    def _blocks(self, table: BlockTable) -> list[list[int]]:
+        return [table.blocks_of(row) for row in self.rows.tolist()]
 
 
 def prepare_inputs(batch: InputBatch, scheduled: list[ScheduledRow]) -> StepInputs:
@@ -73,15 +80,15 @@ def prepare_inputs(batch: InputBatch, scheduled: list[ScheduledRow]) -> StepInpu
 
     token_rows = rows.repeat(num_scheduled)
     positions = np.arange(query_start_loc[-1]) + (num_computed - query_start_loc[:-1]).repeat(num_scheduled)
-    most_blocks = -(-int(seq_lens.max()) // batch.block_table.block_size)
+    most_blocks = -(-int(seq_lens.max()) // batch.block_tables[0].block_size)
     return StepInputs(
         serials=serials,
         rows=rows,
         input_ids=torch.from_numpy(batch.token_ids[token_rows, positions].astype(np.int64)),
         positions=torch.from_numpy(positions),
-        slot_mapping=torch.from_numpy(batch.block_table.slots(token_rows, positions)),
+        slot_mappings=tuple(torch.from_numpy(table.slots(token_rows, positions)) for table in batch.block_tables),
         query_start_loc=torch.from_numpy(query_start_loc),
         seq_lens=torch.from_numpy(seq_lens),
-        block_tables=torch.from_numpy(batch.block_table.table[rows, :most_blocks]),
+        block_tables=tuple(torch.from_numpy(table.table[rows, :most_blocks]) for table in batch.block_tables),
         sampled=np.flatnonzero(seq_lens == batch.num_tokens[rows]),
     )

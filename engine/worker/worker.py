@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from engine.config import EngineConfig, KVCacheConfig, KVCacheGroup, ModelFacts
+from engine.config import EngineConfig, KVCacheConfig, ModelFacts
 from engine.core.kv_cache.block_hash import none_hash_for
 from engine.models.architecture import read_architecture
 from engine.models.decoder import Decoder
@@ -99,18 +99,12 @@ class Worker:
         kv_cache = KVCacheConfig(
             num_gpu_blocks=resolve_num_blocks(self.config, shape, self.max_model_len, memory, budget, activation_bytes),
             block_size=block_size,
-            # A layer with a window still keeps all of its blocks: they are read less, not freed earlier.
-            groups=(
-                KVCacheGroup(
-                    kind="full_attention",
-                    num_layers=shape.num_layers,
-                    block_bytes=shape.block_bytes,
-                ),
-            ),
+            groups=shape.groups,
             none_hash=none_hash_for(self.config.cache.prefix_caching_hash_algo),
         )
-        kv_cache.require_room_for(self.max_model_len)
+        kv_cache.require_room_for(self.max_model_len, self.config)
         bind_kv_cache(self.decoder, shape, kv_cache.num_gpu_blocks)
-        batch = InputBatch(limits.max_num_seqs, self.max_model_len, block_size, self.decoder.architecture.vocab_size)
+        vocab_size, num_groups = self.decoder.architecture.vocab_size, len(kv_cache.groups)
+        batch = InputBatch(limits.max_num_seqs, self.max_model_len, block_size, vocab_size, num_groups=num_groups)
         self.runner = ModelRunner(self.decoder, batch)
         return kv_cache

@@ -162,7 +162,7 @@ def test_a_long_request_runs_in_a_pool_that_its_window_fits_into() -> None:
 def test_the_room_that_is_asked_for_counts_every_group() -> None:
     groups = (FULL, window_of(6))
     make_core(num_blocks=1 + 16 + 5, groups=groups, max_num_batched_tokens=8)
-    with pytest.raises(ConfigError, match="needs 21 KV cache blocks .* or lower max_model_len to 60"):
+    with pytest.raises(ConfigError, match=r"needs 21 KV cache blocks .* or lower max_model_len to 60"):
         make_core(num_blocks=1 + 16 + 4, groups=groups, max_num_batched_tokens=8)
 
 
@@ -253,4 +253,3 @@ def most_held(trace: Trace) -> int:
             table = state.requests[event.request].block_ids[event.group]
             most = max(most, sum(block_id != 0 for block_id in table))
     return most
-

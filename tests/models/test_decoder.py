@@ -16,18 +16,21 @@ from engine.models.architecture import read_architecture
 from engine.models.decoder import Decoder
 from engine.models.loading import load_weights
 from engine.worker.kv_cache import CacheShape, bind_kv_cache
+from engine.worker.layer_groups import group_layers
 from kernels.paged_attention import plan_attention
 from kernels.reshape_and_cache import slot_rows
 from tests.models.random_models import VARIANTS, save_random_model
 
 BLOCK_SIZE = 4
+#: Blocks that the tests deal out; each KV cache group has as many of its own.
+NUM_BLOCKS = 64
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> Decoder:
     architecture = read_architecture(folder)
     decoder = Decoder(architecture, architecture.max_position_embeddings, dtype)
     load_weights(decoder, folder)
-    bind_kv_cache(decoder, CacheShape.of(decoder, BLOCK_SIZE), num_blocks=64)
+    bind_kv_cache(decoder, CacheShape.of(decoder, BLOCK_SIZE), num_blocks=3 * NUM_BLOCKS)
     return decoder
 
 
@@ -39,20 +42,24 @@ def run_step(decoder: Decoder, tokens: Tensor, computed: list[int], scheduled: l
     rows = torch.tensor([row for row, span in enumerate(spans) for _ in span])
     query_start_loc = torch.tensor([0, *scheduled]).cumsum(0)
     seq_lens = torch.tensor([span.stop for span in spans])
-    plans = {
-        window: plan_attention(
-            tables,
+    groups = group_layers(decoder.architecture.sliding_windows)
+    num_kv_heads = decoder.architecture.num_kv_heads
+    plans = tuple(
+        plan_attention(
+            tables + number * NUM_BLOCKS,
             query_start_loc,
             seq_lens,
             block_size=BLOCK_SIZE,
-            num_kv_heads=decoder.architecture.num_kv_heads,
+            num_kv_heads=num_kv_heads,
             dtype=decoder.embed_tokens.dtype,
-            sliding_window=window,
+            sliding_window=group.sliding_window,
         )
-        for window in set(decoder.architecture.sliding_windows)
-    }
+        for number, group in enumerate(groups)
+    )
     slots = tables[rows, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-    rows_of_slots = slot_rows(slots, decoder.architecture.num_kv_heads, BLOCK_SIZE)
+    rows_of_slots = tuple(
+        slot_rows(slots + number * NUM_BLOCKS * BLOCK_SIZE, num_kv_heads, BLOCK_SIZE) for number in range(len(groups))
+    )
     hidden = decoder(tokens[rows, positions], positions, AttentionMetadata(rows_of_slots, plans))
     return decoder.compute_logits(hidden)
 

@@ -18,7 +18,7 @@ from engine.worker.memory import GIB, Memory, device_memory, gib, peak_bytes
 from engine.worker.placement import require_room_for_weights, resolve_device, resolve_dtype, resolve_max_model_len
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
-SHAPE = CacheShape(block_size=16, num_layers=2, num_kv_heads=4, head_size=8, dtype=torch.float32)
+SHAPE = CacheShape(block_size=16, sliding_windows=(None, None), num_kv_heads=4, head_size=8, dtype=torch.float32)
 RandomModel = tuple[Path, transformers.PreTrainedModel]
 
 
