@@ -158,7 +158,7 @@ def _schedule_preempted(state: State, event: ev.SchedulePreempted) -> None:
         plan.take_back(event.victim)
     plan.preempted.append(event.victim)
     request.num_preemptions += 1
-    request.num_computed_tokens = 0
+    request.num_computed_tokens = request.num_remote_tokens = 0
     request.draft_token_ids = []
 
 
@@ -273,7 +273,7 @@ def _kv_freed(state: State, event: ev.KVFreed) -> None:
     if not event.by_window:  # the request left; where a window moved on, the places stay
         table.clear()
     if not (request.holds_blocks or request.finished or request.status is RequestStatus.RUNNING):
-        request.num_computed_tokens = 0
+        request.num_computed_tokens = request.num_remote_tokens = 0
 
 
 # --- KV transfer ------------------------------------------------------------------------------------------

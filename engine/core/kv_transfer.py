@@ -3,7 +3,7 @@
 A connector knows which KV lies elsewhere. What it loads within the step counts as computed at once; what it loads in
 the background keeps its request in WAITING_FOR_REMOTE_KVS, its blocks already allocated, until `EngineCore.kv_done`
 reports it. Blocks that a connector still reads or writes stay out of the pool until it is done, even if their request
-has ended.
+has ended; and it begins to write only when every step that may still write those blocks has come back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from engine.core.kv_cache.manager import KVCacheManager
 from engine.core.request import Request
-from engine.core.scheduler.plan import StepPlan
+from engine.core.scheduler.plan import StepPlan, StepsInFlight
 from engine.core.seams import KVConnector
 from engine.trace.events import KVHeld, KVTransferFinished, KVTransferMatched
 from engine.trace.recorder import EventSink
@@ -41,15 +41,32 @@ class _Held:
     receiving: bool
 
 
+@dataclass(slots=True)
+class _Fenced:
+    """A load in the background that has not begun: steps in flight may still write its blocks for their last owner."""
+
+    request: Request
+    num_tokens: int
+    steps: set[int]
+
+
 class KVTransferManager:
     """Stands between the scheduler and the connector."""
 
     def __init__(
-        self, connector: KVConnector | None, kv_cache_manager: KVCacheManager, trace: EventSink | None
+        self,
+        connector: KVConnector | None,
+        kv_cache_manager: KVCacheManager,
+        in_flight: StepsInFlight,
+        trace: EventSink | None,
     ) -> None:
         self._connector = connector
         self._kv_cache_manager = kv_cache_manager
+        self._in_flight = in_flight
         self._trace = trace
+        self._fenced: dict[int, _Fenced] = {}
+        self._loaded: set[int] = set()
+        """Living requests whose KV was loaded in the background."""
         self._expected: dict[int, int] = {}
         """By serial, the tokens a waiting request will have once its KV is here."""
         self._received: set[int] = set()
@@ -57,8 +74,12 @@ class KVTransferManager:
         """By serial, blocks of ended requests that are still read or written."""
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> RemoteMatch:
-        """Ask the connector for KV beyond the local prefix. As there, one token is left to compute."""
-        if self._connector is None:
+        """Ask the connector for KV beyond the local prefix. As there, one token is left to compute.
+
+        Once for a load in the background: blocks that wait with their request stand in the way of those that run, and
+        a request that came to wait with new ones again and again could keep everyone from ever finishing.
+        """
+        if self._connector is None or request.serial in self._loaded:
             return NO_MATCH
         num_tokens, load_async = self._connector.get_num_new_matched_tokens(
             request.serial, request.token_ids, num_computed_tokens
@@ -72,10 +93,29 @@ class KVTransferManager:
         """Tell the connector into which blocks the matched tokens go."""
         if self._connector is None or not match.num_tokens:
             return
+        if not match.load_async:
+            self._tell_connector(request, match.num_tokens)
+            return
+        self._expected[request.serial] = num_computed_tokens + match.num_tokens
+        self._loaded.add(request.serial)
+        load = _Fenced(request, match.num_tokens, {plan.step for plan in self._in_flight})
+        if load.steps:
+            self._fenced[request.serial] = load
+        else:
+            self._tell_connector(request, match.num_tokens)
+
+    def step_landed(self, step: int) -> None:
+        """A step has come back: loads that had to wait for it may begin."""
+        for serial, load in list(self._fenced.items()):
+            load.steps.discard(step)
+            if not load.steps:
+                del self._fenced[serial]
+                self._tell_connector(load.request, load.num_tokens)
+
+    def _tell_connector(self, request: Request, num_tokens: int) -> None:
+        assert self._connector is not None
         block_ids = self._kv_cache_manager.block_ids(request)
-        self._connector.update_state_after_alloc(request.serial, block_ids, match.num_tokens)
-        if match.load_async:
-            self._expected[request.serial] = num_computed_tokens + match.num_tokens
+        self._connector.update_state_after_alloc(request.serial, block_ids, num_tokens)
 
     def build_connector_meta(self, plan: StepPlan) -> Any:
         """What the worker's side of the connector must do in a step; None without a connector."""
@@ -110,6 +150,7 @@ class KVTransferManager:
         sending = self._is_sending(request)
         self._expected.pop(request.serial, None)
         self._received.discard(request.serial)
+        self._loaded.discard(request.serial)
         if not receiving and not sending:
             self._kv_cache_manager.free(request, why)
             return

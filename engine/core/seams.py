@@ -59,7 +59,11 @@ class KVConnector(Protocol):
         background: then the request waits until `EngineCore.kv_done` names it."""
 
     def update_state_after_alloc(self, serial: int, block_ids: tuple[list[int], ...], num_tokens: int) -> None:
-        """Learn into which blocks the matched tokens are to be loaded."""
+        """Learn into which blocks the matched tokens are to be loaded.
+
+        For a load in the background this comes once no step in flight can write these blocks any more. By then the
+        request may have ended: the load is to be reported as done all the same, for only then are its blocks free.
+        """
 
     def build_connector_meta(self, serials: list[int]) -> Any:
         """What the worker's side must load and store in a step of these requests."""

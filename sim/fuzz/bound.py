@@ -15,6 +15,11 @@ That lasts at most n + sum of work(r) steps; then u runs, and is no victim while
 before u may still use up the budget, but a request that is preempted comes back behind u, so that lasts at most
 another n + sum of work(r) steps. Then u is passed over no more. So u is done after twice that and its own work, and n
 requests after n times as much.
+
+*KV from elsewhere.* Blocks into which a connector loads are in the way of the first running request: it may have to
+give up its own, and all its work. A request is loaded in the background once, so that can happen n times, and after
+each time the bound above holds anew. (Steps in which an answer is awaited are not counted; when none is, a running
+request that is alone takes the blocks of those whose KV has come and who still wait.)
 """
 
 from __future__ import annotations
@@ -41,6 +46,7 @@ def steps_to_finish(setting: Setting, living: Iterable[Remaining]) -> int:
         -(-(num_tokens + num_output_tokens) // chunk) + num_output_tokens + setting.steps_in_flight
         for num_tokens, num_output_tokens in living
     ]
-    if setting.policy == "fcfs":
-        return sum(work)
-    return len(work) * 2 * (len(work) + sum(work)) + sum(work)
+    one_by_one = sum(work)
+    if setting.policy == "priority":
+        one_by_one += len(work) * 2 * (len(work) + one_by_one)
+    return one_by_one * (1 + len(work) if setting.kv_connector else 1)

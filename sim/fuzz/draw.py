@@ -26,7 +26,7 @@ def draw_episode(seed: int) -> Episode:
         seed=seed,
         setting=setting,
         arrivals=arrivals,
-        resets=tuple((tick, _moment(rng)) for tick in range(_BUSY_TICKS * 2) if rng.random() < 0.02),
+        resets=tuple((tick, _moment(rng)) for tick in range(_BUSY_TICKS) if rng.random() < 0.02),
         failures=tuple(step for step in range(1, _BUSY_TICKS * 4) if trouble and rng.random() < 0.02),
     )
 
@@ -51,6 +51,7 @@ def _setting(rng: Random) -> Setting:
         num_speculative_tokens=rng.randrange(1, 6),
         draft_luck=rng.choice((0, 50, 80, 100)),
         steps_in_flight=1 if drafter else rng.choice((1, 2, 2, 3, 3, 4, 5)),
+        kv_connector=rng.random() < 0.25,
     )
 
 
@@ -69,6 +70,7 @@ class _Crowd:
         self._salts = rng.choice(((None,), (None, "a", "b")))
         self._impatience = rng.choice((0.0, 0.1, 0.3))
         self._guided = rng.choice((0.0, 0.0, 0.3))
+        self._far = rng.choice((0.2, 0.5)) if setting.kv_connector else 0.0
         self._longest_output = rng.choice((3, 8, setting.max_model_len))
 
     def arrival(self, tick: int) -> Arrival:
@@ -89,6 +91,9 @@ class _Crowd:
             takes_over=rng.random() < self._impatience,
             grammar_after=rng.randrange(12) if rng.random() < self._guided else None,
             grammar_fails=rng.random() < 0.2,
+            num_remote_tokens=rng.randrange(self._setting.max_model_len) if rng.random() < self._far else 0,
+            remote_after=rng.choice((None, rng.randrange(12))),
+            sent_after=rng.randrange(12) if rng.random() < self._far else None,
             aborted_after=rng.randrange(30) if rng.random() < self._impatience else None,
             aborted_at=_moment(rng),
         )

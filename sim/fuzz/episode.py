@@ -41,6 +41,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
     draft_luck: int = 50
     """Of a hundred drafts, how many are what the model would say."""
     steps_in_flight: int = 1
+    kv_connector: bool = False
 
     def header(self) -> Header:
         """The header that a recording of this episode would have."""
@@ -105,6 +106,12 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
     grammar_after: int | None = None
     """Ticks until its grammar is compiled; None: it is not guided."""
     grammar_fails: bool = False
+    num_remote_tokens: int = 0
+    """Tokens of its prompt whose KV another engine has."""
+    remote_after: int | None = None
+    """Ticks until that KV is here; None: it is loaded within the step."""
+    sent_after: int | None = None
+    """Ticks for which another engine still reads its blocks when it has ended."""
     aborted_after: int | None = None
     """Ticks until its client gives up."""
     aborted_at: Moment = "before"

@@ -30,10 +30,14 @@ _SETTINGS: dict[str, tuple[Any, ...]] = {
     "policy": ("fcfs",),
     "hash_algo": ("builtin",),
     "enable_prefix_caching": (False,),
+    "kv_connector": (False,),
 }
 _ARRIVALS: dict[str, tuple[Any, ...]] = {
     "grammar_after": (None, 0),
     "grammar_fails": (False,),
+    "num_remote_tokens": (0, 1),
+    "remote_after": (None, 0),
+    "sent_after": (None, 0),
     "aborted_after": (None, 0),
     "takes_over": (False,),
     "moment": ("before",),

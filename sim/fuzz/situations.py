@@ -43,6 +43,10 @@ MINIMUM = {
     "waiting for a grammar": 1_000,
     "several skipped requests in a step": 100,
     "grammar failed": 100,
+    "waiting for remote KV": 1_000,
+    "row that begins on remote KV": 1_000,
+    "KV reclaimed from a waiting request": 5,
+    "blocks held for a connector after the end": 500,
     "forward pass failed": 200,
     "forward pass failed with steps in flight behind it": 50,
     "drafts accepted": 1_000,
@@ -77,6 +81,8 @@ class Situations:
             ev.KVTouched: _touched,
             ev.KVCached: _cached,
             ev.KVUncached: _uncached,
+            ev.KVFreed: _freed,
+            ev.KVHeld: _held,
             ev.CacheReset: _reset,
         }
 
@@ -132,11 +138,17 @@ def _scheduled(state: State, event: ev.ScheduleRequest) -> Iterator[str]:
         yield "prompt computed in chunks"
     elif event.truncated_by == "max_model_len":
         yield "drafts cut by max_model_len"
+    if event.num_remote_tokens:
+        yield "row that begins on remote KV"
 
 
 def _skipped(state: State, event: ev.ScheduleSkipped) -> Iterator[str]:
     if event.reason == "waiting_for_grammar":
         yield "waiting for a grammar"
+        if event.behind:
+            yield "several skipped requests in a step"
+    elif event.reason == "waiting_for_remote_kvs":
+        yield "waiting for remote KV"
         if event.behind:
             yield "several skipped requests in a step"
 
@@ -203,6 +215,15 @@ def _cached(state: State, event: ev.KVCached) -> Iterator[str]:
 def _uncached(state: State, event: ev.KVUncached) -> Iterator[str]:
     if "preempted" in event.why:
         yield "hashes of a same-step victim withdrawn"
+
+
+def _freed(state: State, event: ev.KVFreed) -> Iterator[str]:
+    if state.requests[event.request].status is RequestStatus.WAITING:
+        yield "KV reclaimed from a waiting request"
+
+
+def _held(state: State, event: ev.KVHeld) -> Iterator[str]:
+    yield "blocks held for a connector after the end"
 
 
 def _reset(state: State, event: ev.CacheReset) -> Iterator[str]:

@@ -12,7 +12,7 @@ from engine.errors import OrreryError, RequestError
 from engine.trace.file import Trace
 from sim.fuzz.bound import Remaining, steps_to_finish
 from sim.fuzz.client import Client
-from sim.fuzz.collaborators import ToyGrammarBackend
+from sim.fuzz.collaborators import ToyGrammarBackend, ToyKVConnector
 from sim.fuzz.episode import Arrival, Episode, Moment
 from sim.fuzz.failure import Broken, broken
 from sim.fuzz.situations import Situations
@@ -47,7 +47,7 @@ def play(episode: Episode, situations: Situations, *, record: bool = False) -> O
     trace = stage.watcher.trace() if record else None
     if trace is not None and violation is None:
         violation = _divergence(trace)
-    return Outcome(stage.tick, violation, trace)
+    return Outcome(stage.num_steps, violation, trace)
 
 
 def _divergence(trace: Trace) -> Violation | None:
@@ -63,19 +63,25 @@ class Stage:
     def __init__(self, episode: Episode, situations: Situations, *, record: bool) -> None:
         header = episode.setting.header()
         self.tick = 0
+        self.num_steps = 0
         self.watcher = Watcher(header, situations, record=record)
         self._setting = episode.setting
         self._grammars = ToyGrammarBackend()
         self._worker = ToyWorker(episode.setting, header.kv_cache.num_gpu_blocks)
+        self._connector = ToyKVConnector(self._worker, episode.setting.block_size, self._later, self._kv_done)
         self._core = EngineCore(
-            header.config, header.kv_cache, header.model.max_model_len, self.watcher, self._grammars
+            header.config,
+            header.kv_cache,
+            header.model.max_model_len,
+            self.watcher,
+            self._grammars,
+            self._connector if episode.setting.kv_connector else None,
         )
         self._clients: dict[int, Client] = {}
         self._in_flight: deque[SchedulerOutput] = deque()
         self._failures = frozenset(episode.failures)
         self._something_failed = False
         self._due: dict[tuple[int, Moment], list[Callable[[], None]]] = {}
-        self._last_due = 0
         for arrival in episode.arrivals:
             self._at(arrival.tick, arrival.moment, lambda arrival=arrival: self._arrive(arrival))
         for tick, moment in episode.resets:
@@ -87,20 +93,21 @@ class Stage:
         Raises:
             Broken: an invariant does not hold.
         """
-        deadline = 0
+        steps_left: int | None = None
         while self._due or self._in_flight or self._core.has_unfinished_requests():
-            if self.tick <= self._last_due:
-                deadline = 0
-            elif not deadline:
-                deadline = self.tick + steps_to_finish(self._setting, self._remaining())
-            elif self.tick >= deadline and self._core.requests:
-                raise broken("everything ends", f"{list(self._core.requests)} live beyond tick {deadline}")
+            if not self._due:
+                if steps_left is None:
+                    steps_left = self._steps_to_finish()
+                if steps_left == 0 and self._core.has_unfinished_requests():
+                    raise broken("everything ends", f"{list(self._core.requests)} live beyond the bound")
+                steps_left = max(0, steps_left - 1)
             self._step()
         self._judge()
 
     # --- a tick ---------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
+        self.num_steps += 1
         self._happen("before")
         plan = self._core.schedule()
         if plan.rows:
@@ -109,6 +116,8 @@ class Stage:
         if self._in_flight and (len(self._in_flight) == self._setting.steps_in_flight or not plan.rows):
             self._land(self._in_flight.popleft())
         self.tick += 1
+        if self._due and not self._in_flight and not self._core.has_unfinished_requests():
+            self.tick = max(self.tick, min(tick for tick, _ in self._due))  # nobody is there to notice the time
 
     def _land(self, plan: SchedulerOutput) -> None:
         """Execute the oldest step in flight, and hand its output to the core."""
@@ -130,7 +139,9 @@ class Stage:
 
     def _at(self, tick: int, moment: Moment, action: Callable[[], None]) -> None:
         self._due.setdefault((tick, moment), []).append(action)
-        self._last_due = max(self._last_due, tick)
+
+    def _later(self, ticks: int, action: Callable[[], None]) -> None:
+        self._at(self.tick + 1 + ticks, "before", action)
 
     def _happen(self, moment: Moment) -> None:
         for action in self._due.pop((self.tick, moment), ()):
@@ -142,9 +153,10 @@ class Stage:
         if arrival.request_id in self._core.requests:
             return self._refused(arrival)
         serial = self._core.add(arrival.request())
+        self._connector.meet(serial, arrival)
         self._clients[serial] = Client(serial, arrival, self._setting.block_size)
         if arrival.grammar_after is not None:
-            self._at(self.tick + 1 + arrival.grammar_after, "before", lambda: self._answer_grammar(serial))
+            self._later(arrival.grammar_after, lambda: self._answer_grammar(serial))
         if arrival.aborted_after is not None:
             self._at(self.tick + 1 + arrival.aborted_after, arrival.aborted_at, lambda: self._give_up(serial))
         return None
@@ -179,6 +191,9 @@ class Stage:
         else:
             self._core.grammar_ready(client.arrival.request_id)
 
+    def _kv_done(self, received: list[int], sent: list[int]) -> None:
+        self._core.kv_done(received, sent)
+
     def _reset(self) -> None:
         pool = self._core.scheduler.kv_cache_manager.block_pool
         may = pool.num_blocks_in_use == 0
@@ -187,11 +202,12 @@ class Stage:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def _remaining(self) -> list[Remaining]:
-        return [
+    def _steps_to_finish(self) -> int:
+        living = [
             Remaining(request.num_tokens, request.max_tokens - request.num_output_tokens)
             for request in self._core.requests.values()
         ]
+        return steps_to_finish(self._setting, living)
 
     def _judge(self) -> None:
         """Nothing may be left behind."""
@@ -208,6 +224,8 @@ class Stage:
             "req_to_blocks": [group.req_to_blocks for group in manager.coordinator.groups if group.req_to_blocks],
             "num_cached_blocks": [g.num_cached_blocks for g in manager.coordinator.groups if g.num_cached_blocks],
             "grammars": self._grammars.living,
+            "loads": self._connector.receiving,
+            "blocks sent": self._connector.sending,
         }
         for name, left in residue.items():
             if left:

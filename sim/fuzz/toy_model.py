@@ -8,7 +8,7 @@ as a wrong token, and `Continuation` says what the right one is without any memo
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 from engine.core.messages import ModelRunnerOutput, ScheduledRow, SchedulerOutput
 from sim.fuzz.episode import EOS, Setting
@@ -46,6 +46,14 @@ def _sample(tops: list[int]) -> int:
     return EOS + hash(tuple(tops)) % VOCABULARY
 
 
+class Load(NamedTuple):
+    """KV that comes from elsewhere, for the positions from `first` on."""
+
+    block_table: list[int]
+    first: int
+    kv: list[int]
+
+
 class _Sequence:
     """A request in the worker's batch."""
 
@@ -71,6 +79,8 @@ class ToyWorker:
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Run a step."""
         self._update_batch(plan)
+        for load in plan.kv_connector_metadata or ():
+            self.load(load)
         sampled = [self._forward(self._batch[row.serial], row) for row in plan.rows]
         drafts: list[list[int]] | None = None
         if self._setting.drafter:
@@ -88,18 +98,24 @@ class ToyWorker:
         for row in plan.rows:
             sequence = self._batch[row.serial]
             for position in range(row.num_computed_tokens, row.num_tokens_after):
-                self._kv[self._slot(sequence.block_table, position)] = -row.serial - 1
+                self._kv[self._slot(sequence.block_table, position)] = self.spoiled_by(row.serial)
             if row.num_tokens_after >= len(sequence.token_ids):
                 sequence.token_ids.append(0)
 
-    def write(self, block_table: list[int], first: int, kv: list[int]) -> None:
-        """Let KV from elsewhere arrive for the positions from `first` on."""
-        for position, value in enumerate(kv, first):
-            self._kv[self._slot(block_table, position)] = value
+    def load(self, load: Load) -> None:
+        """Let KV arrive from elsewhere."""
+        for position, value in enumerate(load.kv, load.first):
+            self._kv[self._slot(load.block_table, position)] = value
 
     def read(self, block_table: list[int], num_tokens: int) -> list[int]:
-        """The KV of the first tokens of a block table."""
+        """The KV of the first tokens of a block table, as many as it has slots for."""
+        num_tokens = min(num_tokens, len(block_table) * self._size)
         return [self._kv[self._slot(block_table, position)] for position in range(num_tokens)]
+
+    @staticmethod
+    def spoiled_by(serial: int) -> int:
+        """What a forward pass that raises leaves in the slots of a request."""
+        return -serial - 1
 
     def _update_batch(self, plan: SchedulerOutput) -> None:
         for serial in plan.released:

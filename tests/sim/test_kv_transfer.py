@@ -40,7 +40,7 @@ def situations(trace: Trace) -> Counter[str]:
             seen["held"] += 1
             seen["held for both"] += event.sending and event.receiving
         elif isinstance(event, ev.KVFreed):
-            seen["reclaimed"] += event.why.startswith("nothing runs")
+            seen["reclaimed"] += event.why.startswith("nothing else runs")
         elif isinstance(event, ev.ExecutorFailed):
             seen["failed"] += 1
     return seen

@@ -189,7 +189,7 @@ def test_blocks_of_those_who_wait_are_taken_when_nobody_runs(path: Path) -> None
     run.core.kv_done(finished_receiving=[1, 2])
     run.core.grammar_ready("a")
     run_step(run.core)
-    assert "r2 gives up 8 blocks while it waits: nothing runs, and r0 needs blocks" in run.said(2)
+    assert "r2 gives up 8 blocks while it waits: nothing else runs, and r0 needs blocks" in run.said(2)
 
 
 def test_a_grammar_that_is_waited_for(path: Path) -> None:

@@ -57,12 +57,12 @@ class Scheduler:
         self.max_model_len = max_model_len
         self.kv_cache_manager = KVCacheManager(config, kv_cache, max_model_len, trace)
         self.structured_output_manager = structured_output
-        self.kv_transfer_manager = KVTransferManager(kv_connector, self.kv_cache_manager, trace)
+        self.in_flight = StepsInFlight()
+        self.kv_transfer_manager = KVTransferManager(kv_connector, self.kv_cache_manager, self.in_flight, trace)
         self.admission = AdmissionGates(structured_output, self.kv_transfer_manager)
         self.waiting = create_request_queue(config.scheduler.policy)
         self.running: list[Request] = []
         self.step = 0
-        self.in_flight = StepsInFlight()
         self._released: list[int] = []
         self.trace = trace
 
@@ -87,6 +87,7 @@ class Scheduler:
     def update(self, output: ModelRunnerOutput | ForwardFailure) -> list[EngineCoreOutput]:
         """Take in what a step brought back: tokens are appended, and what has reached its end leaves."""
         plan = self.in_flight.land(output.step)
+        self.kv_transfer_manager.step_landed(output.step)
         if isinstance(output, ForwardFailure):
             return apply_failure(self, plan, output)
         return apply_output(self, plan, output)
@@ -132,12 +133,13 @@ class Scheduler:
             wanted = self._tokens_wanted(request, request.num_computed_tokens, plan)
             allocation = self.kv_cache_manager.allocate_slots(request, wanted.num_tokens)
             while isinstance(allocation, Shortage):
-                victim = self._choose_victim()
-                if self.running.index(victim) < index:
-                    index -= 1
-                self._preempt(victim, request, allocation, plan)
-                if victim is request:
-                    return
+                if len(self.running) > 1 or not self._reclaim_from_waiting(request):
+                    victim = self._choose_victim()
+                    if self.running.index(victim) < index:
+                        index -= 1
+                    self._preempt(victim, request, allocation, plan)
+                    if victim is request:
+                        return
                 allocation = self.kv_cache_manager.allocate_slots(request, wanted.num_tokens)
             plan.add(request, wanted.num_tokens, allocation, "running", allocation.new_block_ids)
             if self.trace is not None:
@@ -253,7 +255,7 @@ class Scheduler:
         self._set_status(request, RequestStatus.WAITING, "its KV is here")
 
     def _reclaim_from_waiting(self, request: Request) -> bool:
-        """Nothing runs, and still blocks are missing: take those of the last request whose KV came from elsewhere.
+        """Nothing else runs, and still blocks are missing: take those of the last request whose KV came from elsewhere.
 
         Without this, requests that wait with their blocks behind one that needs more would wait for ever.
         """
@@ -261,7 +263,7 @@ class Scheduler:
             if holder.status is RequestStatus.WAITING_FOR_REMOTE_KVS and self.kv_transfer_manager.has_arrived(holder):
                 self._take_arrived(holder)
             if holder is not request and holder.num_computed_tokens:
-                self.kv_cache_manager.free(holder, f"nothing runs, and r{request.serial} needs blocks")
+                self.kv_cache_manager.free(holder, f"nothing else runs, and r{request.serial} needs blocks")
                 holder.num_computed_tokens = holder.num_remote_tokens = 0
                 return True
         return False
