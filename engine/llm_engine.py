@@ -15,6 +15,7 @@ import msgspec
 
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts, TraceConfig, TraceLevel
 from engine.core.engine_core import EngineCore
+from engine.core.kv_cache.stats import PrefixCacheStats
 from engine.errors import ConfigError, OrreryError
 from engine.executor.uniproc import UniProcExecutor
 from engine.frontend.output_processor import OutputProcessor
@@ -187,6 +188,11 @@ class LLMEngine:
         if self._collector is None:
             raise ConfigError("No metrics are collected: make the engine with disable_log_stats=False.")
         return self._collector.metrics()
+
+    def make_prefix_cache_stats(self) -> PrefixCacheStats:
+        """How much of what was asked of the prefix cache it had: over all, and over the last 1,000 requests."""
+        self._require_open()
+        return self._client.make_prefix_cache_stats()
 
     def close(self) -> None:
         """Give back the model's memory and finish the trace file; closing again does nothing."""

@@ -50,6 +50,8 @@ def _request_added(state: State, event: ev.RequestAdded) -> None:
         eos_token_ids=event.eos_token_ids,
         priority=event.priority,
         cache_salt=event.cache_salt,
+        lora_request=event.lora_request,
+        mm_features=event.mm_features,
         grammar=event.grammar,
         arrival_step=event.step,
         block_ids=[[] for _ in range(state.num_groups)],

@@ -175,6 +175,8 @@ class Replay:
                 eos_token_ids=event.eos_token_ids,
                 priority=event.priority,
                 cache_salt=event.cache_salt,
+                lora_request=event.lora_request,
+                mm_features=event.mm_features,
                 grammar=event.grammar,
             )
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.core.messages import RequestStatus
+from engine.inputs import LoRARequest, MultiModalFeature
 from engine.sampling_params import GrammarSpec, SamplingParams
 
 
@@ -20,6 +21,8 @@ class RequestState:
     eos_token_ids: tuple[int, ...]
     priority: int
     cache_salt: str | None
+    lora_request: LoRARequest | None
+    mm_features: tuple[MultiModalFeature, ...]
     grammar: GrammarSpec | None
     arrival_step: int
     block_ids: list[list[int]]
@@ -100,6 +103,8 @@ class RequestState:
             self.eos_token_ids,
             self.priority,
             self.cache_salt,
+            self.lora_request,
+            self.mm_features,
             self.grammar,
             self.arrival_step,
             [table.copy() for table in self.block_ids],

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engine.config import EngineConfig, KVCacheConfig
+from engine.core.kv_cache.stats import PrefixCacheStats
 from engine.core.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -102,6 +103,8 @@ class EngineCore:
                     eos_token_ids=request.eos_token_ids,
                     priority=request.priority,
                     cache_salt=request.cache_salt,
+                    lora_request=request.lora_request,
+                    mm_features=request.mm_features,
                     grammar=request.grammar,
                 )
             )
@@ -148,6 +151,10 @@ class EngineCore:
         if self._trace is not None:
             self._trace.emit(CacheResetAsked())
         return self.scheduler.kv_cache_manager.reset_prefix_cache()
+
+    def make_prefix_cache_stats(self) -> PrefixCacheStats:
+        """How much of what was asked of the prefix cache it had."""
+        return self.scheduler.kv_cache_manager.caching_metrics.stats()
 
     def schedule(self) -> SchedulerOutput:
         """Plan the next step. A plan without rows needs no forward pass and gets no `update`."""

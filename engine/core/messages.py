@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from engine.inputs import LoRARequest, MultiModalFeature
 from engine.sampling_params import GrammarSpec, SamplingParams
 
 
@@ -63,6 +64,10 @@ class EngineCoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...] = ()
     priority: int = 0
     cache_salt: str | None = None
+    lora_request: LoRARequest | None = None
+    """The adapter under which it runs: part of what names its KV blocks. The core knows no more of it."""
+    mm_features: tuple[MultiModalFeature, ...] = ()
+    """What its placeholder tokens stand for, in the order of their offsets: likewise."""
     grammar: GrammarSpec | None = None
 
 

@@ -17,7 +17,9 @@ class Request:
         "cache_salt",
         "eos_token_ids",
         "grammar",
+        "lora_request",
         "max_tokens",
+        "mm_features",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_output_placeholders",
@@ -40,6 +42,8 @@ class Request:
         self.request_id = request.request_id
         self.priority = request.priority
         self.cache_salt = request.cache_salt
+        self.lora_request = request.lora_request
+        self.mm_features = request.mm_features
         self.sampling_params = request.sampling_params
         self.grammar = request.grammar
         self.eos_token_ids = () if request.sampling_params.ignore_eos else request.eos_token_ids

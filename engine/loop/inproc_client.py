@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engine.core.engine_core import EngineCore
+from engine.core.kv_cache.stats import PrefixCacheStats
 from engine.core.messages import EngineCoreOutputs, EngineCoreRequest
 from engine.core.seams import Executor
 from engine.loop.asynchronous import AsynchronousLoop
@@ -44,6 +45,10 @@ class InprocClient:
     def reset_prefix_cache(self) -> bool:
         """Forget every cached prefix; False if blocks are in use."""
         return self._core.reset_prefix_cache()
+
+    def make_prefix_cache_stats(self) -> PrefixCacheStats:
+        """How much of what was asked of the prefix cache it had."""
+        return self._core.make_prefix_cache_stats()
 
     def shutdown(self) -> None:
         """Let what still runs come to its end. The executor is shut down by whoever made it."""

@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts, TraceLevel
+from engine.inputs import LoRARequest, MultiModalFeature
 from engine.sampling_params import GrammarSpec, SamplingParams
 
 #: Version of this schema: raised when a reader of the old one would misunderstand the new one.
@@ -91,6 +92,12 @@ class RequestAdded(Event, tag="request.added", kw_only=True):
     eos_token_ids: Annotated[tuple[int, ...], Meta(description="tokens that end the output unless ignore_eos")]
     priority: Annotated[int, Meta(description="lower is served first under the priority policy")]
     cache_salt: Annotated[str | None, Meta(description="only requests of the same salt share KV blocks")]
+    lora_request: Annotated[
+        LoRARequest | None, Meta(description="adapter under which it runs; only requests of the same one share blocks")
+    ] = None
+    mm_features: Annotated[
+        tuple[MultiModalFeature, ...], Meta(description="what its placeholder tokens stand for, in order")
+    ] = ()
     grammar: Annotated[GrammarSpec | None, Meta(description="what the output must match; null if anything")] = None
 
 

@@ -23,7 +23,14 @@ class _HashChains:
         chain = self._chains.setdefault(request.serial, [])
         if (len(chain) + 1) * self._block_size <= request.num_tokens:
             chain += hash_request_tokens(
-                self._algo, self._none_hash, self._block_size, request.token_ids, request.cache_salt, chain
+                self._algo,
+                self._none_hash,
+                self._block_size,
+                request.token_ids,
+                request.cache_salt,
+                chain,
+                request.lora_request,
+                request.mm_features,
             )
         return chain
 
@@ -40,7 +47,7 @@ class HashOfTokens(Invariant):
     """Computes every hash again."""
 
     name = "hash of its tokens"
-    statement = "Only full blocks get a hash: that of their tokens, of all before them, and of the cache salt."
+    statement = "Only full blocks get a hash: that of their tokens, of all before them, and of their extra keys."
 
     def __init__(self, header: ev.Header) -> None:
         super().__init__(header)

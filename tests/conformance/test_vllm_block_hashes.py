@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from engine.core.kv_cache.block_hash import hash_block, hash_request_tokens
+from engine.inputs import LoRARequest
 
 VECTORS = Path(__file__).parent / "vectors"
 FILES = {
@@ -30,9 +31,15 @@ def test_hashes_equal_vllms(none_hash: str, case: dict[str, Any]) -> None:
         parent = block_hash.value
 
 
-@pytest.mark.parametrize(("none_hash", "case"), [c for c in CASES if c[1]["lora_name"] is None])
+@pytest.mark.parametrize(("none_hash", "case"), CASES)
 def test_a_request_is_hashed_like_vllms(none_hash: str, case: dict[str, Any]) -> None:
+    name = case["lora_name"]
     hashes = hash_request_tokens(
-        "sha256", bytes.fromhex(none_hash), case["block_size"], case["token_ids"], case["cache_salt"]
+        "sha256",
+        bytes.fromhex(none_hash),
+        case["block_size"],
+        case["token_ids"],
+        case["cache_salt"],
+        lora=None if name is None else LoRARequest(lora_name=name, lora_path=f"adapters/{name}"),
     )
     assert [str(block_hash) for block_hash in hashes] == [block["hash"] for block in case["blocks"]]

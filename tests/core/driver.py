@@ -12,6 +12,7 @@ from engine.core.engine_core import EngineCore
 from engine.core.kv_cache.block_hash import none_hash_for
 from engine.core.messages import EngineCoreRequest, ForwardFailure, ModelRunnerOutput, SchedulerOutput
 from engine.core.seams import KVConnector
+from engine.inputs import LoRARequest, MultiModalFeature
 from engine.sampling_params import GrammarSpec, SamplingParams
 from engine.trace.events import SCHEMA_VERSION, Header
 from engine.trace.file import Trace, read_trace
@@ -84,6 +85,8 @@ def request(
     priority: int = 0,
     salt: str | None = None,
     grammar: GrammarSpec | None = None,
+    lora: LoRARequest | None = None,
+    mm_features: tuple[MultiModalFeature, ...] = (),
     **params: Any,
 ) -> EngineCoreRequest:
     """A request as the frontend would make it."""
@@ -94,6 +97,8 @@ def request(
         eos_token_ids=(EOS,),
         priority=priority,
         cache_salt=salt,
+        lora_request=lora,
+        mm_features=mm_features,
         grammar=grammar,
     )
 

@@ -126,7 +126,7 @@ def test_a_cut_trace_replays_as_far_as_it_goes(tmp_path: Path, crowds: list[Trac
     data = path.read_bytes()
     for share in (0.3, 0.6, 0.9):
         cut = tmp_path / "cut.jsonl"
-        cut.write_bytes(data[: int(len(data) * share)])
+        cut.write_bytes(data[: data.index(b"\n", int(len(data) * share)) - 1])
         trace = read_trace(cut)
         assert trace.truncated is not None
         report = replay(trace)

@@ -18,9 +18,8 @@ from typing import NamedTuple
 import cbor2
 
 from engine.config import HashAlgo
-
-#: What is mixed into a hash besides tokens, tagged by kind, e.g. `(("cache_salt", "tenant-a"),)`.
-ExtraKeys = tuple[tuple[str, ...], ...] | None
+from engine.core.kv_cache.extra_keys import ExtraKeys, extra_keys_of_block
+from engine.inputs import LoRARequest, MultiModalFeature
 
 _HashFunction = Callable[[bytes, tuple[int, ...], ExtraKeys], bytes]
 
@@ -55,12 +54,27 @@ def hash_request_tokens(
     token_ids: Sequence[int],
     cache_salt: str | None = None,
     known: Sequence[BlockHash] = (),
+    lora: LoRARequest | None = None,
+    mm_features: Sequence[MultiModalFeature] = (),
 ) -> list[BlockHash]:
-    """Hash the full blocks of `token_ids` that follow the ones already `known`; an incomplete block has no hash."""
+    """Hash the full blocks of `token_ids` that follow the ones already `known`; an incomplete block has no hash.
+
+    Args:
+        algo: `sha256` or `builtin`.
+        none_hash: the hash before the first block.
+        block_size: tokens of a block.
+        token_ids: all tokens of the request.
+        cache_salt: enters the first hash.
+        known: hashes of its first blocks.
+        lora: enters every hash.
+        mm_features: each enters the hashes of the blocks that hold its placeholders.
+    """
     hashes: list[BlockHash] = []
     parent = known[-1].value if known else none_hash
     for start in range(len(known) * block_size, len(token_ids) - block_size + 1, block_size):
-        block_hash = hash_block(algo, parent, token_ids[start : start + block_size], _extra_keys(start, cache_salt))
+        end = start + block_size
+        extra_keys = extra_keys_of_block(start, end, cache_salt, lora, mm_features)
+        block_hash = hash_block(algo, parent, token_ids[start:end], extra_keys)
         hashes.append(block_hash)
         parent = block_hash.value
     return hashes
@@ -73,11 +87,6 @@ def none_hash_for(algo: HashAlgo) -> str:
     """
     seed = cbor2.dumps("0", canonical=True)
     return hashlib.sha256(seed).digest()[: _DIGEST_BYTES[algo]].hex()
-
-
-def _extra_keys(start: int, cache_salt: str | None) -> ExtraKeys:
-    # The salt enters the first block only: every later hash depends on it through its parent.
-    return (("cache_salt", cache_salt),) if cache_salt is not None and start == 0 else None
 
 
 def _sha256(parent: bytes, token_ids: tuple[int, ...], extra_keys: ExtraKeys) -> bytes:

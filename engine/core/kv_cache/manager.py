@@ -17,6 +17,7 @@ from engine.core.kv_cache.block import KVCacheBlock
 from engine.core.kv_cache.block_hash import BlockHash, hash_request_tokens
 from engine.core.kv_cache.block_pool import BlockPool
 from engine.core.kv_cache.coordinator import KVCacheCoordinator
+from engine.core.kv_cache.stats import CachingMetrics
 from engine.core.request import Request
 from engine.trace.events import CacheReset, KVAllocated, KVCached, KVFreed, KVLookup, KVTouched, KVUncached
 from engine.trace.recorder import EventSink
@@ -68,6 +69,7 @@ class KVCacheManager:
         self.req_to_block_hashes: dict[int, list[BlockHash]] = {}
         self._hash_algo = config.cache.prefix_caching_hash_algo
         self._none_hash = bytes.fromhex(kv_cache.none_hash)
+        self.caching_metrics = CachingMetrics()
         self.nothing_computed = ComputedBlocks([[] for _ in kv_cache.groups], 0)
         self._nothing_new = Allocation(tuple([] for _ in kv_cache.groups), [])
         self._trace = trace
@@ -118,6 +120,8 @@ class KVCacheManager:
         if needed > self.block_pool.num_free_blocks:
             return Shortage(needed, self.block_pool.num_free_blocks)
 
+        if computed is not None and computed is not self.nothing_computed:
+            self.caching_metrics.observe(request.num_tokens, num_hit_tokens, preempted=request.num_preemptions > 0)
         # Every hit is taken out of the queue before anything is popped from it, or a new block might evict a hit.
         for group, hit in zip(self.coordinator.groups, hits, strict=True):
             if hit:
@@ -166,6 +170,8 @@ class KVCacheManager:
         """Forget every cached prefix; refused, with False, while any block is in use."""
         blocks_in_use = self.block_pool.num_blocks_in_use
         done = self.block_pool.reset_prefix_cache()
+        if done:
+            self.caching_metrics.reset()
         if self._trace is not None:
             self._trace.emit(CacheReset(done=done, blocks_in_use=blocks_in_use))
         return done
@@ -236,7 +242,14 @@ class KVCacheManager:
         hashes = self.req_to_block_hashes.setdefault(request.serial, [])
         if (len(hashes) + 1) * self.block_size <= request.num_tokens:
             hashes += hash_request_tokens(
-                self._hash_algo, self._none_hash, self.block_size, request.token_ids, request.cache_salt, hashes
+                self._hash_algo,
+                self._none_hash,
+                self.block_size,
+                request.token_ids,
+                request.cache_salt,
+                hashes,
+                request.lora_request,
+                request.mm_features,
             )
         return hashes
 
