@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -16,14 +17,19 @@ import msgspec
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts, TraceConfig, TraceLevel
 from engine.core.engine_core import EngineCore
 from engine.core.kv_cache.stats import PrefixCacheStats
+from engine.core.messages import EngineCoreRequest
 from engine.errors import ConfigError, OrreryError
 from engine.executor.uniproc import UniProcExecutor
+from engine.frontend.chat_template import ChatTemplate, load_chat_template
 from engine.frontend.output_processor import OutputProcessor
-from engine.frontend.processor import ProcessedRequest, Processor, Prompt
+from engine.frontend.parallel_sampling import fan_out
+from engine.frontend.processor import Processor
+from engine.frontend.prompts import Prompt, PromptContent
 from engine.frontend.tokenizer import Tokenizer
 from engine.loop.inproc_client import InprocClient
 from engine.metrics import MetricsCollector, RunMetrics
 from engine.outputs import RequestOutput
+from engine.sample.logits_processors import LogitsProcessor
 from engine.sampling_params import SamplingParams
 from engine.trace.events import SCHEMA_VERSION, STOP_STRING, Header
 from engine.trace.recorder import Recorder
@@ -41,6 +47,18 @@ class NewRequest(NamedTuple):
     priority: int = 0
 
 
+class _Admitted(NamedTuple):
+    """A request that is in order: its text, its name, and the core requests that it comes to."""
+
+    prompt: str | None
+    request_id: str
+    core_requests: list[EngineCoreRequest]
+
+    def ids(self) -> Iterable[str]:
+        """Its name, and those that the core will know it by."""
+        return dict.fromkeys([self.request_id, *(request.request_id for request in self.core_requests)])
+
+
 class LLMEngine:
     """Loads a model and runs requests, a step at a time::
 
@@ -54,6 +72,7 @@ class LLMEngine:
         config: the engine's configuration.
         trace: where to record the run; a trace level that is off then becomes `forward`.
         log_stats: collect the metrics of the run, for `get_metrics` and `RequestOutput.metrics`.
+        logits_processors: custom ones, as `engine.sample.logits_processors` explains.
 
     Raises:
         ConfigError: the configuration does not suit the machine or the model.
@@ -61,10 +80,17 @@ class LLMEngine:
         TraceError: the trace file cannot be written.
     """
 
-    def __init__(self, config: EngineConfig, trace: str | Path | None = None, *, log_stats: bool = False) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        trace: str | Path | None = None,
+        *,
+        log_stats: bool = False,
+        logits_processors: Sequence[LogitsProcessor] = (),
+    ) -> None:
         config = _with_trace_level(config, trace)
         with ExitStack() as open_parts:
-            executor = UniProcExecutor(config)
+            executor = UniProcExecutor(config, logits_processors)
             open_parts.callback(executor.shutdown)
             model, kv_cache = executor.initialize()
             tokenizer = Tokenizer.from_folder(executor.model_path, model.name)
@@ -91,7 +117,7 @@ class LLMEngine:
         self._recorder = recorder
         self._collector = collector
         self._client = client
-        self._processor = Processor(tokenizer, model, config.model.seed)
+        self._processor = Processor(tokenizer, model, config.model.seed, config.model.max_logprobs, logits_processors)
         self._output_processor = OutputProcessor(tokenizer, recorder)
         self._num_arrived = 0
 
@@ -103,6 +129,7 @@ class LLMEngine:
         trace: str | Path | None = None,
         trace_level: TraceLevel | None = None,
         disable_log_stats: bool = True,
+        logits_processors: Sequence[LogitsProcessor] = (),
         **engine_args: Any,
     ) -> LLMEngine:
         """Build an engine from flat, vLLM-named arguments, e.g. `max_num_seqs=8`.
@@ -117,7 +144,7 @@ class LLMEngine:
             raise ConfigError(
                 f"trace_level is off, but the run is to be recorded in {trace}: leave out one of the two."
             )
-        return cls(config, trace, log_stats=not disable_log_stats)
+        return cls(config, trace, log_stats=not disable_log_stats, logits_processors=logits_processors)
 
     def add_request(
         self, request_id: str, prompt: Prompt, sampling_params: SamplingParams | None = None, priority: int = 0
@@ -126,7 +153,7 @@ class LLMEngine:
 
         Args:
             request_id: any name that no unfinished request bears.
-            prompt: text, `{"prompt": text}` or `{"prompt_token_ids": [...]}`.
+            prompt: text, `{"prompt": text}`, `{"prompt_token_ids": [...]}` or `{"prompt_embeds": tensor}`.
             sampling_params: how to choose tokens and when to stop; None: the defaults.
             priority: lower is served first under the priority policy.
 
@@ -142,14 +169,14 @@ class LLMEngine:
             RequestError: something about one of them is invalid; the engine goes on as before.
         """
         self._require_open()
-        processed = [
-            self._processor.process(
+        admitted: list[_Admitted] = []
+        for arrival, new in enumerate(new_requests, start=self._num_arrived):
+            text, request = self._processor.process(
                 new.request_id, new.prompt, new.sampling_params, arrival=arrival, priority=new.priority
             )
-            for arrival, new in enumerate(new_requests, start=self._num_arrived)
-        ]
-        self._output_processor.require_free(request.request_id for _, request in processed)
-        for each in processed:
+            admitted.append(_Admitted(text, request.request_id, fan_out(request)))
+        self._output_processor.require_free(chain.from_iterable(each.ids() for each in admitted))
+        for each in admitted:
             self._admit(each)
 
     def step(self) -> list[RequestOutput]:
@@ -166,8 +193,23 @@ class LLMEngine:
         """Take requests out before their end; ids that are not alive are ignored. Their ids are free at once."""
         self._require_open()
         ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
-        self._output_processor.abort_requests(ids)
-        self._client.abort_requests(ids, cause="client")
+        self._client.abort_requests(self._output_processor.abort_requests(ids), cause="client")
+
+    def read_prompt(self, prompt: Prompt) -> PromptContent:
+        """The token ids of a prompt, as a request would have them.
+
+        Raises:
+            RequestError: it is no prompt, or too long.
+        """
+        return self._processor.read_prompt(prompt)
+
+    def chat_template(self, source: str | None = None) -> ChatTemplate:
+        """What makes a prompt of a conversation: `source`, a Jinja template, or else the model's own.
+
+        Raises:
+            RequestError: the template has a mistake in it, or the model has none.
+        """
+        return load_chat_template(self.model_path, source)
 
     def has_unfinished_requests(self) -> bool:
         """Whether any request waits or runs."""
@@ -204,11 +246,12 @@ class LLMEngine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
 
-    def _admit(self, processed: ProcessedRequest) -> None:
-        serial = self._client.add_request(processed.request)
+    def _admit(self, admitted: _Admitted) -> None:
         self._num_arrived += 1
-        metrics = self._collector.request(serial) if self._collector is not None else None
-        self._output_processor.add_request(serial, processed.request, processed.prompt, metrics)
+        for request in admitted.core_requests:
+            serial = self._client.add_request(request)
+            metrics = self._collector.request(serial) if self._collector is not None else None
+            self._output_processor.add_request(serial, request, admitted.prompt, metrics)
 
     def _require_open(self) -> None:
         if not self._finalizer.alive:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import enum
 import math
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from engine.errors import RequestError
 
-#: Temperatures below this are greedy: dividing logits by less would overflow float32 long before it mattered.
+#: Temperatures up to this one are greedy: dividing logits by less would overflow float32 long before it mattered.
 GREEDY_TEMPERATURE = 1e-5
 
 #: Philox keys are 64 bits wide.
 MAX_SEED = 2**64 - 1
+
+#: Most completions of one prompt.
+MAX_N = 16_384
+
+#: A bias beyond it is cut to it.
+MAX_LOGIT_BIAS = 100.0
 
 
 class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,13 +35,38 @@ class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
     text: Annotated[str, Meta(description="the pattern, schema or EBNF itself; choices and schemas as JSON")]
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+class RequestOutputKind(enum.Enum):
+    """What the outputs of a request's steps hold."""
+
+    CUMULATIVE = 0
+    """Each one everything so far."""
+    DELTA = 1
+    """Each one only what is new."""
+    FINAL_ONLY = 2
+    """There is only one, at the end."""
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How to sample one request. Immutable; validated when it is made.
+
+    The logits of a row go through, in this order: `allowed_token_ids`, `bad_words`, `logit_bias`, the tokens hidden by
+    `min_tokens`, custom logits processors, the penalties, `temperature`, `min_p`, `top_k`, `top_p`; then a token is
+    drawn.
 
     Raises:
         RequestError: a value is out of its range, with the range.
     """
 
+    n: Annotated[int, Meta(description="completions of the prompt; the i-th has the seed `seed + i`")] = 1
+    presence_penalty: Annotated[
+        float, Meta(description="taken off the logits of tokens that the output holds; in [-2, 2]")
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float, Meta(description="taken off the logits of tokens once for each time the output holds them; in [-2, 2]")
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float, Meta(description="logits of tokens in prompt or output: positive ones divided by it, others multiplied")
+    ] = 1.0
     temperature: Annotated[float, Meta(description="softmax temperature; 0 means greedy (argmax)")] = 1.0
     top_p: Annotated[
         float, Meta(description="nucleus: keep the smallest set of tokens whose probability reaches it")
@@ -45,63 +77,190 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         int | None, Meta(description="key of the request's Philox stream; drawn by the frontend when absent")
     ] = None
     max_tokens: Annotated[int | None, Meta(description="most output tokens; None: until max_model_len")] = 16
-    min_tokens: Annotated[int, Meta(description="output tokens before any stop condition but length is looked at")] = 0
+    min_tokens: Annotated[
+        int,
+        Meta(description="output tokens before which EOS and stop tokens are hidden, and stop strings ignored"),
+    ] = 0
     stop: Annotated[Sequence[str], Meta(description="strings that end the output, checked on detokenised text")] = ()
-    stop_token_ids: Annotated[Sequence[int], Meta(description="token ids that end the output (kept in it)")] = ()
-    include_stop_str_in_output: Annotated[bool, Meta(description="keep the stop string in the text")] = False
+    stop_token_ids: Annotated[
+        Sequence[int], Meta(description="token ids that end the output: kept in its token ids, not in its text")
+    ] = ()
+    include_stop_str_in_output: Annotated[bool, Meta(description="keep the stop string or token in the text")] = False
     ignore_eos: Annotated[bool, Meta(description="go on after the model's end-of-sequence token")] = False
+    bad_words: Annotated[Sequence[str], Meta(description="words whose last token may not complete them")] = ()
+    logit_bias: Annotated[
+        Mapping[int, float] | None, Meta(description="added to the logits of token ids; cut to [-100, 100]")
+    ] = None
+    allowed_token_ids: Annotated[Sequence[int] | None, Meta(description="the only tokens that may be sampled")] = None
+    logprobs: Annotated[
+        int | None,
+        Meta(
+            description="most likely tokens whose log probability is told per output token, -1 for all; the sampled "
+            "one is told in any case. Of the model's own distribution: log softmax of the raw logits"
+        ),
+    ] = None
+    prompt_logprobs: Annotated[
+        int | None,
+        Meta(description="the same for the prompt's tokens; such a request computes all of its prompt"),
+    ] = None
+    detokenize: Annotated[bool, Meta(description="make text of the output")] = True
     skip_special_tokens: Annotated[bool, Meta(description="leave special tokens out of the text")] = True
+    spaces_between_special_tokens: Annotated[
+        bool, Meta(description="as vLLM has it; no supported tokenizer puts spaces there, so the text is the same")
+    ] = True
+    truncate_prompt_tokens: Annotated[
+        int | None, Meta(description="keep only so many of the prompt's last tokens; -1: as many as the model can read")
+    ] = None
+    output_kind: Annotated[RequestOutputKind, Meta(description="0: cumulative, 1: deltas, 2: at the end only")] = (
+        RequestOutputKind.CUMULATIVE
+    )
+    extra_args: Annotated[
+        dict[str, Any] | None, Meta(description="arguments for custom logits processors; JSON values")
+    ] = None
+    bad_words_token_ids: Annotated[
+        tuple[tuple[int, ...], ...], Meta(description="the token sequences of bad_words; set by the frontend")
+    ] = ()
 
     def __post_init__(self) -> None:
+        _check_int("n", self.n, 1, f"in [1, {MAX_N}]", high=MAX_N)
+        self._check_ranges()
+        self._check_lengths()
+        settle = msgspec.structs.force_setattr
+        settle(self, "stop", _as_strings("stop", self.stop))
+        settle(self, "bad_words", _as_strings("bad_words", self.bad_words))
+        settle(self, "stop_token_ids", _as_token_ids("stop_token_ids", self.stop_token_ids))
+        if self.allowed_token_ids is not None:
+            settle(self, "allowed_token_ids", _as_token_ids("allowed_token_ids", self.allowed_token_ids))
+        if self.logit_bias is not None:
+            settle(self, "logit_bias", _as_biases(self.logit_bias))
+        for name in ("logprobs", "prompt_logprobs"):
+            settle(self, name, _as_count(name, getattr(self, name)))
+        self._check_agreement()
+
+    def _check_ranges(self) -> None:
+        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0, "in [-2, 2]")
+        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0, "in [-2, 2]")
+        _check_range(
+            "repetition_penalty", self.repetition_penalty, 0.0, math.inf, "a finite number > 0", open_left=True
+        )
         _check_range("temperature", self.temperature, 0.0, math.inf, "a finite number >= 0")
         _check_range("top_p", self.top_p, 0.0, 1.0, "in (0, 1]", open_left=True)
         _check_range("min_p", self.min_p, 0.0, 1.0, "in [0, 1]")
         _check_int("top_k", self.top_k, -1, "-1 or 0 (all tokens) or >= 1")
+        if self.seed is not None and (not _is_int(self.seed) or not 0 <= self.seed <= MAX_SEED):
+            raise RequestError(f"seed must be an integer in [0, 2**64), got {self.seed!r}.")
+
+    def _check_lengths(self) -> None:
         _check_int("min_tokens", self.min_tokens, 0, ">= 0")
         if self.max_tokens is not None:
             _check_int("max_tokens", self.max_tokens, 1, ">= 1")
             if self.min_tokens > self.max_tokens:
                 raise RequestError(f"min_tokens must be <= max_tokens ({self.max_tokens}), got {self.min_tokens}.")
-        if self.seed is not None and (not _is_int(self.seed) or not 0 <= self.seed <= MAX_SEED):
-            raise RequestError(f"seed must be an integer in [0, 2**64), got {self.seed!r}.")
-        msgspec.structs.force_setattr(self, "stop", _as_strings(self.stop))
-        msgspec.structs.force_setattr(self, "stop_token_ids", _as_token_ids(self.stop_token_ids))
+        if self.truncate_prompt_tokens not in (None, -1):
+            _check_int("truncate_prompt_tokens", self.truncate_prompt_tokens, 1, "-1 (what the model can read) or >= 1")
+
+    def _check_agreement(self) -> None:
+        """What each field allows, but another one forbids."""
+        if self.greedy and self.n > 1:
+            raise RequestError(f"n must be 1 when the temperature is 0, since all would be alike, got {self.n}.")
+        if self.stop and not self.detokenize:
+            raise RequestError("stop must be empty when detokenize is False: stop strings are looked for in the text.")
+        if not isinstance(self.output_kind, RequestOutputKind):
+            raise RequestError(f"output_kind must be a RequestOutputKind, got {self.output_kind!r}.")
+        if self.extra_args is not None and not isinstance(self.extra_args, dict):
+            raise RequestError(f"extra_args must be a dict, got {type(self.extra_args).__name__}.")
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise RequestError("allowed_token_ids must hold at least one token id, got none.")
 
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is taken, with no randomness."""
-        return self.temperature < GREEDY_TEMPERATURE
+        return self.temperature <= GREEDY_TEMPERATURE
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether tokens that have occurred are treated otherwise than new ones."""
+        return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
 
     def with_seed(self, seed: int) -> SamplingParams:
         """The same parameters under another seed."""
         return msgspec.structs.replace(self, seed=seed)
 
 
+class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How `LLM.beam_search` looks for the likeliest completions.
+
+    Raises:
+        RequestError: a value is out of its range, with the range.
+    """
+
+    beam_width: int
+    """Beams kept from step to step, and sequences returned."""
+    max_tokens: int
+    """Most output tokens of a sequence."""
+    ignore_eos: bool = False
+    """Take the end-of-sequence token for a token like any other."""
+    length_penalty: float = 1.0
+    """A sequence's score is its log probability over (its length in tokens, prompt included) to this power."""
+
+    def __post_init__(self) -> None:
+        _check_int("beam_width", self.beam_width, 1, ">= 1")
+        _check_int("max_tokens", self.max_tokens, 1, ">= 1")
+        _check_range("length_penalty", self.length_penalty, -math.inf, math.inf, "a finite number", open_left=True)
+
+
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _check_range(name: str, value: object, low: float, high: float, allowed: str, *, open_left: bool = False) -> None:
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_range(name: str, value: Any, low: float, high: float, allowed: str, *, open_left: bool = False) -> None:
     # Written so that NaN, for which every comparison is false, fails it.
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not low <= value <= high or value == math.inf or (open_left and value == low):  # type: ignore[operator]
+    if not _is_number(value) or not low <= value <= high or value == math.inf or (open_left and value == low):
         raise RequestError(f"{name} must be {allowed}, got {value!r}.")
 
 
-def _check_int(name: str, value: object, low: int, allowed: str) -> None:
-    if not _is_int(value) or value < low:  # type: ignore[operator]
+def _check_int(name: str, value: Any, low: int, allowed: str, high: float = math.inf) -> None:
+    if not _is_int(value) or not low <= value <= high:
         raise RequestError(f"{name} must be an integer {allowed}, got {value!r}.")
 
 
-def _as_strings(stop: object) -> tuple[str, ...]:
-    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())  # type: ignore[arg-type]
+def _as_strings(name: str, value: Any) -> tuple[str, ...]:
+    strings = (value,) if isinstance(value, str) else _as_tuple(name, value, "strings")
     if not all(isinstance(text, str) and text for text in strings):
-        raise RequestError(f"stop must hold non-empty strings, got {stop!r}.")
-    return strings
+        raise RequestError(f"{name} must hold non-empty strings, got {value!r}.")
+    return tuple(dict.fromkeys(strings))
 
 
-def _as_token_ids(ids: object) -> tuple[int, ...]:
-    token_ids: tuple[int, ...] = tuple(ids or ())  # type: ignore[arg-type]
+def _as_token_ids(name: str, value: Any) -> tuple[int, ...]:
+    token_ids = _as_tuple(name, value, "integers >= 0")
     if not all(_is_int(token_id) and token_id >= 0 for token_id in token_ids):
-        raise RequestError(f"stop_token_ids must hold integers >= 0, got {ids!r}.")
-    return token_ids
+        raise RequestError(f"{name} must hold integers >= 0, got {value!r}.")
+    return tuple(dict.fromkeys(token_ids))
+
+
+def _as_tuple(name: str, value: Any, of: str) -> tuple[Any, ...]:
+    try:
+        return () if value is None else tuple(value)
+    except TypeError as error:
+        raise RequestError(f"{name} must hold {of}, got {value!r}.") from error
+
+
+def _as_biases(value: Any) -> dict[int, float]:
+    if not isinstance(value, Mapping):
+        raise RequestError(f"logit_bias must map token ids to numbers, got {value!r}.")
+    for token_id, bias in value.items():
+        # Infinite ones are cut like any other that is too large; NaN cannot be.
+        if not _is_int(token_id) or token_id < 0 or not _is_number(bias) or math.isnan(bias):
+            raise RequestError(f"logit_bias must map token ids >= 0 to numbers, got {token_id!r}: {bias!r}.")
+    return {token_id: min(max(float(bias), -MAX_LOGIT_BIAS), MAX_LOGIT_BIAS) for token_id, bias in value.items()}
+
+
+def _as_count(name: str, value: Any) -> int | None:
+    if value is None or value is True:
+        return None if value is None else 1
+    _check_int(name, value, -1, ">= 0, or -1 for the whole vocabulary")
+    return int(value)

@@ -43,6 +43,8 @@ class RecordedExecutor:
             serials=answer.requests,
             sampled_token_ids=answer.sampled_token_ids,
             draft_token_ids=answer.draft_token_ids,
+            logprobs=answer.logprobs,
+            prompt_logprobs=answer.prompt_logprobs,
         )
 
     def shutdown(self) -> None:

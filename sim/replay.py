@@ -178,6 +178,10 @@ class Replay:
                 lora_request=event.lora_request,
                 mm_features=event.mm_features,
                 grammar=event.grammar,
+                parent_id=event.parent_id,
+                child_index=event.child_index,
+                # The core asks only whether there are any.
+                prompt_embeds=event.has_prompt_embeds or None,
             )
         )
         self._ids[serial] = event.request_id

@@ -106,6 +106,9 @@ class EngineCore:
                     lora_request=request.lora_request,
                     mm_features=request.mm_features,
                     grammar=request.grammar,
+                    parent_id=request.parent_id,
+                    child_index=request.child_index,
+                    has_prompt_embeds=request.prompt_embeds is not None,
                 )
             )
         live = self.requests[request.request_id] = Request(serial, request, self.max_model_len)
@@ -195,4 +198,6 @@ def _answer_event(output: ModelRunnerOutput | ForwardFailure) -> StepOutput | Ex
         requests=output.serials,
         sampled_token_ids=output.sampled_token_ids,
         draft_token_ids=output.draft_token_ids,
+        logprobs=output.logprobs,
+        prompt_logprobs=output.prompt_logprobs,
     )

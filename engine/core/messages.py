@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from engine.inputs import LoRARequest, MultiModalFeature
+from engine.logprobs import TopLogprobs
 from engine.sampling_params import GrammarSpec, SamplingParams
 
 
@@ -69,6 +70,12 @@ class EngineCoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     mm_features: tuple[MultiModalFeature, ...] = ()
     """What its placeholder tokens stand for, in the order of their offsets: likewise."""
     grammar: GrammarSpec | None = None
+    parent_id: str | None = None
+    """Of one of several completions of a prompt: the client's name for all of them together."""
+    child_index: int = 0
+    """Which of them it is."""
+    prompt_embeds: Any = None
+    """A prompt given as embeddings, in whatever form the worker takes them; its token ids are then only a count."""
 
 
 class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +85,8 @@ class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt and, after a preemption, the output so far."""
     num_prompt_tokens: int
     sampling_params: SamplingParams
+    prompt_embeds: Any = None
+    """float tensor [num_prompt_tokens, hidden_size] in place of the prompt's token ids; None if it has these."""
 
 
 class ScheduledRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +144,11 @@ class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):
     more."""
     draft_token_ids: list[list[int]] | None = None
     """Per row the tokens proposed for the next step; they replace what was proposed before."""
+    logprobs: list[list[TopLogprobs]] | None = None
+    """Per row one entry per new token, none where the request did not ask; None if no row did."""
+    prompt_logprobs: list[list[TopLogprobs] | None] | None = None
+    """Per row, if it asked and this step completed its prompt, one entry per prompt token from the second on; None if
+    there is no such row."""
 
 
 class ForwardFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +169,10 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, kw_only=True):
     num_cached_tokens: int = 0
     """Prompt tokens that the prefix cache spared at the request's first admission."""
     error: str | None = None
+    new_logprobs: list[TopLogprobs] | None = None
+    """Per new token; None unless asked for."""
+    prompt_logprobs: list[TopLogprobs] | None = None
+    """From the prompt's second token on; once, with the first output token, if asked for."""
 
 
 class EngineCoreOutputs(msgspec.Struct, frozen=True, kw_only=True):

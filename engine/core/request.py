@@ -28,6 +28,8 @@ class Request:
         "num_prompt_tokens",
         "num_remote_tokens",
         "priority",
+        "prompt_embeds",
+        "reads_prefix_cache",
         "request_id",
         "sampling_params",
         "serial",
@@ -35,6 +37,7 @@ class Request:
         "status",
         "stop_reason",
         "token_ids",
+        "writes_prefix_cache",
     )
 
     def __init__(self, serial: int, request: EngineCoreRequest, max_model_len: int) -> None:
@@ -47,6 +50,12 @@ class Request:
         self.sampling_params = request.sampling_params
         self.grammar = request.grammar
         self.eos_token_ids = () if request.sampling_params.ignore_eos else request.eos_token_ids
+        self.prompt_embeds = request.prompt_embeds
+        has_token_ids = request.prompt_embeds is None
+        self.writes_prefix_cache = has_token_ids
+        """Whether its blocks can be named by their tokens: those of embeddings cannot."""
+        self.reads_prefix_cache = has_token_ids and request.sampling_params.prompt_logprobs is None
+        """Log probabilities of a prompt are known only to who computes all of it."""
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.token_ids = list(request.prompt_token_ids)
         self.max_tokens = request.sampling_params.max_tokens or max_model_len - self.num_prompt_tokens

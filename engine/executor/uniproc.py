@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts
 from engine.core.messages import GrammarBitmask, ModelRunnerOutput, SchedulerOutput
 from engine.errors import ConfigError, ForwardError
 from engine.models.store import resolve_model
+from engine.sample.logits_processors import LogitsProcessor
 from engine.trace.recorder import Recorder
 from engine.worker.worker import Worker
 
@@ -15,17 +18,18 @@ class UniProcExecutor:
 
     Args:
         config: the engine's configuration; its model is looked up at once.
+        logits_processors: custom ones.
 
     Raises:
         ConfigError: speculative decoding is asked for, which the worker has no part in.
         ModelError: there is no such model.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, logits_processors: Sequence[LogitsProcessor] = ()) -> None:
         if config.speculative is not None:
             raise ConfigError("speculative_config is not supported yet: leave it out.")
         self.model_path = resolve_model(config.model.model)
-        self._worker = Worker(config, self.model_path)
+        self._worker = Worker(config, self.model_path, logits_processors)
         self._failure: Exception | None = None
 
     def initialize(self) -> tuple[ModelFacts, KVCacheConfig]:

@@ -1,7 +1,7 @@
 """`OutputProcessor`: what the core sends back becomes what the user sees.
 
-It keeps, per live request, the text so far. A stop string is found here and not in the core, which knows no text; the
-requests that one ended are handed back to be aborted there.
+It keeps, per live request, the text so far, and gathers the completions of one prompt. A stop string is found here and
+not in the core, which knows no text; the core requests that one ended are handed back to be aborted there.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from typing import NamedTuple
 
 from engine.core.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from engine.errors import RequestError
-from engine.frontend.detokenizer import Detokenizer
-from engine.frontend.stop_strings import StopStrings
+from engine.frontend.completion import Completion, Update
 from engine.frontend.tokenizer import Tokenizer
+from engine.logprobs import TokenLogprobs
 from engine.metrics import RequestMetrics
-from engine.outputs import CompletionOutput, RequestOutput
+from engine.outputs import RequestOutput
+from engine.sampling_params import RequestOutputKind
 from engine.trace.events import OutputText, TokenPieces
 from engine.trace.recorder import EventSink
 
 
 class ProcessedOutputs(NamedTuple):
-    """The news for users, and the ids of requests that the core must be told to abort."""
+    """The news for users, and the ids of core requests that the core must be told to abort."""
 
     request_outputs: list[RequestOutput]
     stopped: list[str]
@@ -39,8 +40,8 @@ class OutputProcessor:
         self._tokenizer = tokenizer
         self._trace = trace
         # By serial, since an id may be used again while an output of its first bearer is still on its way.
-        self._requests: dict[int, _RequestState] = {}
-        self._serials: dict[str, int] = {}
+        self._owners: dict[int, _UserRequest] = {}
+        self._requests: dict[str, _UserRequest] = {}
         self._seen_token_ids: set[int] = set()
 
     def require_free(self, request_ids: Iterable[str]) -> None:
@@ -49,7 +50,7 @@ class OutputProcessor:
         Raises:
             RequestError: an id belongs to a live request, or occurs twice.
         """
-        taken = set(self._serials)
+        taken = {*self._requests}.union(*(request.core_ids() for request in self._requests.values()))
         for request_id in request_ids:
             if request_id in taken:
                 raise RequestError(f"The request id {request_id!r} belongs to a request that is not finished yet.")
@@ -58,33 +59,49 @@ class OutputProcessor:
     def add_request(
         self, serial: int, request: EngineCoreRequest, prompt: str | None, metrics: RequestMetrics | None = None
     ) -> None:
-        """Expect the output of a request that the core has given a serial, and whose metrics may be collected."""
-        self._requests[serial] = _RequestState(request, prompt, self._tokenizer, metrics)
-        self._serials[request.request_id] = serial
-        self._record_pieces(request.prompt_token_ids)
+        """Expect the output of a request that the core has given a serial, and whose metrics may be collected; of
+        several completions of a prompt each is added."""
+        name = request.parent_id or request.request_id
+        if request.child_index == 0:
+            self._requests[name] = _UserRequest(name, request, prompt, metrics)
+            if request.prompt_embeds is None:
+                self._record_pieces(request.prompt_token_ids)
+        owner = self._owners[serial] = self._requests[name]
+        owner.completions[serial] = Completion(request, self._tokenizer)
 
-    def abort_requests(self, request_ids: Iterable[str]) -> None:
-        """Expect no more of these requests; ids that are not alive are ignored."""
+    def abort_requests(self, request_ids: Iterable[str]) -> list[str]:
+        """Expect no more of these requests; ids that are not alive are ignored. Returns the ids that the core knows
+        them by."""
+        core_ids: list[str] = []
         for request_id in request_ids:
-            if request_id in self._serials:
-                del self._requests[self._serials.pop(request_id)]
+            request = self._requests.pop(request_id, None)
+            if request is not None:
+                core_ids += request.core_ids()
+                for serial in request.completions:
+                    self._owners.pop(serial, None)
+        return core_ids
 
     def process_outputs(self, outputs: EngineCoreOutputs) -> ProcessedOutputs:
         """Take in the news of one step. News of a request that was aborted meanwhile is dropped."""
-        processed = ProcessedOutputs([], [])
+        moved: dict[str, _UserRequest] = {}
+        stopped: list[str] = []
         for news in outputs.outputs:
-            request = self._requests.get(news.serial)
-            if request is None:
+            owner = self._owners.get(news.serial)
+            if owner is None:
                 continue
+            moved[owner.request_id] = owner
             self._record_pieces(news.new_token_ids)
-            update = request.take(news)
+            update = owner.take(news)
             self._record_text(news.serial, update)
-            processed.request_outputs.append(request.output(update))
             if update.finish_reason is not None:
-                self.abort_requests([request.request_id])
+                del self._owners[news.serial]
             if update.stop is not None and news.finish_reason is None:
-                processed.stopped.append(request.request_id)
-        return processed
+                stopped.append(owner.completions[news.serial].request_id)
+        request_outputs = [output for request in moved.values() if (output := request.output()) is not None]
+        for request in moved.values():
+            if request.finished:
+                del self._requests[request.request_id]
+        return ProcessedOutputs(request_outputs, stopped)
 
     def _record_pieces(self, token_ids: Iterable[int]) -> None:
         if self._trace is None:
@@ -95,84 +112,75 @@ class OutputProcessor:
             pieces = [self._tokenizer.token_bytes(token_id) for token_id in new]
             self._trace.emit(TokenPieces(token_ids=new, pieces=pieces))
 
-    def _record_text(self, serial: int, update: _Update) -> None:
+    def _record_text(self, serial: int, update: Update) -> None:
         finished = update.finish_reason is not None
         if self._trace is not None and (update.delta or finished):
             self._trace.emit(OutputText(request=serial, delta=update.delta, stop=update.stop, finished=finished))
 
 
-class _Update(NamedTuple):
-    """What one step did to a request, text considered."""
-
-    delta: str
-    stop: str | None
-    finish_reason: str | None
-    stop_reason: int | str | None
-    num_cached_tokens: int
-    error: str | None
-
-
-class _RequestState:
-    """One live request: its tokens and its text so far."""
+class _UserRequest:
+    """A prompt and all of its completions."""
 
     def __init__(
-        self, request: EngineCoreRequest, prompt: str | None, tokenizer: Tokenizer, metrics: RequestMetrics | None
+        self, request_id: str, request: EngineCoreRequest, prompt: str | None, metrics: RequestMetrics | None
     ) -> None:
         params = request.sampling_params
-        self.request_id = request.request_id
+        self.request_id = request_id
+        self.completions: dict[int, Completion] = {}
+        """By serial, in the order of their index."""
+        self._num_completions = params.n
         self._prompt = prompt
         self._metrics = metrics
-        self._prompt_token_ids = list(request.prompt_token_ids)
-        self._min_tokens = params.min_tokens
-        self._detokenizer = Detokenizer(tokenizer, request.prompt_token_ids, params.skip_special_tokens)
-        self._stop_strings = StopStrings(params.stop, params.include_stop_str_in_output)
-        self._token_ids: list[int] = []
-        self._text = ""
+        self._prompt_token_ids = list(request.prompt_token_ids) if request.prompt_embeds is None else []
+        self._prompt_logprobs: list[TokenLogprobs | None] | None = None
+        self._kind = params.output_kind
+        self._num_cached_tokens = 0
+        self._error: str | None = None
+        self._num_finished = 0
+        self._moved: list[Completion] = []
 
-    def take(self, news: EngineCoreOutput) -> _Update:
-        """Add what the core brought; a stop string in it ends the request whatever the core thought."""
-        delta, stop = self._extend(news.new_token_ids)
-        if news.finish_reason is not None and stop is None:
-            rest, stop = self._end()
-            delta += rest
-        self._text += delta
-        reasons = ("stop", stop) if stop is not None else (news.finish_reason, news.stop_reason)
-        return _Update(delta, stop, *reasons, news.num_cached_tokens, news.error)
+    @property
+    def finished(self) -> bool:
+        """Whether every completion has come to its end."""
+        return self._num_finished == self._num_completions
 
-    def output(self, update: _Update) -> RequestOutput:
-        """How the request stands after an update."""
-        completion = CompletionOutput(
-            index=0,
-            text=self._text,
-            token_ids=self._token_ids.copy(),
-            finish_reason=update.finish_reason,
-            stop_reason=update.stop_reason,
-        )
+    def core_ids(self) -> list[str]:
+        """What the core calls its completions, as far as they go on."""
+        alive = (c for c in self.completions.values() if c.update is None or c.update.finish_reason is None)
+        return [completion.request_id for completion in alive]
+
+    def take(self, news: EngineCoreOutput) -> Update:
+        """Add what the core brought to one of the completions."""
+        completion = self.completions[news.serial]
+        update = completion.take(news)
+        self._moved.append(completion)
+        self._num_finished += update.finish_reason is not None
+        self._error = self._error or news.error
+        if completion.index == 0:
+            self._num_cached_tokens = news.num_cached_tokens
+        if news.prompt_logprobs is not None:
+            self._prompt_logprobs = [None, *map(completion.logprobs_at, news.prompt_logprobs)]
+        return update
+
+    def output(self) -> RequestOutput | None:
+        """What the user is to see after a step; None if nothing yet."""
+        moved, self._moved = self._moved, []
+        if self._kind is RequestOutputKind.FINAL_ONLY and not self.finished:
+            return None
+        delta = self._kind is RequestOutputKind.DELTA
+        shown = moved if delta else self.completions.values()
         return RequestOutput(
             request_id=self.request_id,
             prompt=self._prompt,
             prompt_token_ids=self._prompt_token_ids,
-            outputs=[completion],
-            finished=completion.finished(),
-            num_cached_tokens=update.num_cached_tokens,
-            error=update.error,
+            outputs=[completion.output(delta=delta) for completion in shown],
+            finished=self.finished,
+            num_cached_tokens=self._num_cached_tokens,
+            prompt_logprobs=self._take_prompt_logprobs() if delta else self._prompt_logprobs,
+            error=self._error,
             metrics=self._metrics,
         )
 
-    def _extend(self, new_token_ids: list[int]) -> tuple[str, str | None]:
-        """Add tokens up to the one that completes a stop string."""
-        delta = ""
-        for token_id in new_token_ids:
-            self._token_ids.append(token_id)
-            certain, stop = self._push(self._detokenizer.push(token_id))
-            delta += certain
-            if stop is not None:
-                return delta, stop
-        return delta, None
-
-    def _end(self) -> tuple[str, str | None]:
-        rest, stop = self._push(self._detokenizer.finish())
-        return (rest, stop) if stop is not None else (rest + self._stop_strings.flush(), None)
-
-    def _push(self, text: str) -> tuple[str, str | None]:
-        return self._stop_strings.push(text, armed=len(self._token_ids) > self._min_tokens)
+    def _take_prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
+        taken, self._prompt_logprobs = self._prompt_logprobs, None
+        return taken

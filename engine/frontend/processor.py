@@ -6,34 +6,21 @@ Everything a request could have wrong with it is found here, before the core hea
 from __future__ import annotations
 
 import hashlib
-import operator
-from collections.abc import Mapping
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from engine.config import ModelFacts
 from engine.core.messages import EngineCoreRequest
 from engine.errors import RequestError
+from engine.frontend.bad_words import bad_words_token_ids
+from engine.frontend.prompts import Prompt, PromptContent, read_prompt
 from engine.frontend.tokenizer import Tokenizer
 from engine.sampling_params import SamplingParams
 
-
-class TextPrompt(TypedDict):
-    """A prompt as text. Only prompts of the same `cache_salt` share KV blocks."""
-
-    prompt: str
-    cache_salt: NotRequired[str]
-
-
-class TokensPrompt(TypedDict):
-    """A prompt as token ids. Only prompts of the same `cache_salt` share KV blocks."""
-
-    prompt_token_ids: list[int]
-    cache_salt: NotRequired[str]
-
-
-Prompt = str | TextPrompt | TokensPrompt
+if TYPE_CHECKING:
+    from engine.sample.logits_processors import LogitsProcessor
 
 
 class ProcessedRequest(NamedTuple):
@@ -50,12 +37,23 @@ class Processor:
         tokenizer: the model's tokenizer.
         model: what the model is: its vocabulary, its end-of-sequence tokens, the longest it can read.
         seed: the engine's seed, from which the seeds of requests without one are drawn.
+        max_logprobs: most likely tokens that a request may ask to be told of; -1: the whole vocabulary.
+        logits_processors: custom ones, which may refuse parameters.
     """
 
-    def __init__(self, tokenizer: Tokenizer, model: ModelFacts, seed: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        model: ModelFacts,
+        seed: int,
+        max_logprobs: int = 20,
+        logits_processors: Sequence[LogitsProcessor] = (),
+    ) -> None:
         self._tokenizer = tokenizer
         self._model = model
         self._seed = seed
+        self._max_logprobs = max_logprobs
+        self._logits_processors = logits_processors
 
     def process(
         self, request_id: str, prompt: Prompt, sampling_params: SamplingParams, *, arrival: int, priority: int = 0
@@ -64,9 +62,10 @@ class Processor:
 
         Args:
             request_id: the client's name for it.
-            prompt: text, `{"prompt": text}` or `{"prompt_token_ids": [...]}`; the latter two may have a `cache_salt`.
+            prompt: text, `{"prompt": text}`, `{"prompt_token_ids": [...]}` or `{"prompt_embeds": tensor}`; text and
+                token ids may have a `cache_salt`.
             sampling_params: how to choose tokens and when to stop.
-            arrival: how many requests came before it in the life of the engine; decides the seed of an unseeded one.
+            arrival: how many prompts came before it in the life of the engine; decides the seed of an unseeded one.
             priority: lower is served first under the priority policy.
 
         Raises:
@@ -78,33 +77,45 @@ class Processor:
             raise RequestError(f"sampling_params must be SamplingParams, got {type(sampling_params).__name__}.")
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise RequestError(f"priority must be an integer, got {priority!r}.")
-        text, token_ids, cache_salt = self._read(prompt)
-        self._check(token_ids)
+        content = self.read_prompt(prompt, sampling_params.truncate_prompt_tokens)
+        self._check_params(sampling_params)
+        if content.embeds is not None and sampling_params.prompt_logprobs is not None:
+            raise RequestError("prompt_logprobs must be None for a prompt of embeddings: it has no tokens.")
         request = EngineCoreRequest(
             request_id=request_id,
-            prompt_token_ids=token_ids,
-            sampling_params=self._resolve(sampling_params, len(token_ids), arrival),
+            prompt_token_ids=content.token_ids,
+            sampling_params=self._resolve(sampling_params, len(content.token_ids), arrival),
             eos_token_ids=self._model.eos_token_ids,
             priority=priority,
-            cache_salt=cache_salt,
+            cache_salt=content.cache_salt,
+            prompt_embeds=content.embeds,
         )
-        return ProcessedRequest(text, request)
+        return ProcessedRequest(content.text, request)
 
-    def _read(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...], str | None]:
-        """Text (if there is one), token ids and cache salt of a prompt."""
-        fields: Mapping[str, Any] = {"prompt": prompt} if isinstance(prompt, str) else _prompt_fields(prompt)
-        cache_salt = fields.get("cache_salt")
-        if cache_salt is not None and (not isinstance(cache_salt, str) or not cache_salt):
-            raise RequestError(f"cache_salt must be a non-empty string, got {cache_salt!r}.")
-        if "prompt_token_ids" in fields:
-            return None, _token_ids(fields["prompt_token_ids"]), cache_salt
-        text = fields["prompt"]
-        if not isinstance(text, str):
-            raise RequestError(f"The text of a prompt must be a string, got {type(text).__name__}.")
-        # Also where the tokenizer would put a BOS token before it: nobody means to send nothing.
-        return text, tuple(self._tokenizer.encode(text)) if text else (), cache_salt
+    def read_prompt(self, prompt: Prompt, truncate_prompt_tokens: int | None = None) -> PromptContent:
+        """Tokenise a prompt; of a longer one only the last tokens are kept, if it is to be truncated.
 
-    def _check(self, token_ids: tuple[int, ...]) -> None:
+        Raises:
+            RequestError: it is no prompt, or has no token, too many, or one that the model does not know.
+        """
+        content = read_prompt(prompt, self._tokenizer, self._model.hidden_size)
+        if truncate_prompt_tokens is not None:
+            content = self._truncate(content, truncate_prompt_tokens)
+        self._check_prompt(content.token_ids)
+        return content
+
+    def _truncate(self, content: PromptContent, num_tokens: int) -> PromptContent:
+        longest = self._model.max_model_len - 1
+        if num_tokens > longest:
+            raise RequestError(
+                f"truncate_prompt_tokens must be <= {longest}, the longest prompt that leaves room for output, "
+                f"got {num_tokens}."
+            )
+        kept = slice(-(longest if num_tokens == -1 else num_tokens), None)
+        embeds = None if content.embeds is None else content.embeds[kept]
+        return content._replace(token_ids=content.token_ids[kept], embeds=embeds)
+
+    def _check_prompt(self, token_ids: tuple[int, ...]) -> None:
         longest = self._model.max_model_len
         if not token_ids:
             raise RequestError("The prompt is empty: at least one token is needed.")
@@ -113,55 +124,50 @@ class Processor:
                 f"The prompt has {len(token_ids)} tokens, but with max_model_len={longest} at most {longest - 1} "
                 "leave room for output."
             )
+        self._require_in_vocabulary("Token id", token_ids)
+
+    def _check_params(self, params: SamplingParams) -> None:
+        """What only the model, or a custom logits processor, makes wrong."""
+        self._require_in_vocabulary("stop_token_ids: token id", params.stop_token_ids)
+        self._require_in_vocabulary("logit_bias: token id", params.logit_bias or ())
+        self._require_in_vocabulary("allowed_token_ids: token id", params.allowed_token_ids or ())
+        most = self._model.vocab_size if self._max_logprobs == -1 else self._max_logprobs
+        for name, asked in (("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)):
+            if asked is not None and (self._model.vocab_size if asked == -1 else asked) > most:
+                raise RequestError(f"{name} must be <= max_logprobs, which is {most} in this engine, got {asked}.")
+        ends = {*self._model.eos_token_ids, *params.stop_token_ids}
+        if params.min_tokens and params.allowed_token_ids and ends.issuperset(params.allowed_token_ids):
+            raise RequestError("allowed_token_ids must hold more than tokens that end the output, or min_tokens be 0.")
+        for processor in self._logits_processors:
+            processor.validate_params(params)
+
+    def _require_in_vocabulary(self, what: str, token_ids: Iterable[int]) -> None:
         out_of_range = next((i for i in token_ids if not 0 <= i < self._model.vocab_size), None)
         if out_of_range is not None:
             raise RequestError(
-                f"Token id {out_of_range} is out of the vocabulary: ids are 0 to {self._model.vocab_size - 1}."
+                f"{what} {out_of_range} is out of the vocabulary: ids are 0 to {self._model.vocab_size - 1}."
             )
 
     def _resolve(self, sampling_params: SamplingParams, num_prompt_tokens: int, arrival: int) -> SamplingParams:
-        """Settle what the user left open: the most output tokens, and the seed."""
+        """Settle what the user left open: the most output tokens, the seed, how bad words are spelled."""
         max_tokens, seed = sampling_params.max_tokens, sampling_params.seed
         if max_tokens is None:
             # min_tokens may ask for more than there is room for; then max_model_len ends the request, as always.
             max_tokens = max(self._model.max_model_len - num_prompt_tokens, sampling_params.min_tokens)
         if seed is None:
             seed = draw_seed(self._seed, arrival)
-        return msgspec.structs.replace(sampling_params, max_tokens=max_tokens, seed=seed)
+        return msgspec.structs.replace(
+            sampling_params,
+            max_tokens=max_tokens,
+            seed=seed,
+            bad_words_token_ids=bad_words_token_ids(sampling_params.bad_words, self._tokenizer),
+        )
 
 
 def draw_seed(engine_seed: int, arrival: int) -> int:
-    """Seed of the request that came `arrival`-th: the first 8 bytes of SHA-256 over "engine seed:arrival".
+    """Seed of the prompt that came `arrival`-th: the first 8 bytes of SHA-256 over "engine seed:arrival".
 
     So requests differ from each other, while the same requests in the same order get the same seeds in every run.
     """
     digest = hashlib.sha256(f"{engine_seed}:{arrival}".encode()).digest()
     return int.from_bytes(digest[:8], "little")
-
-
-def _prompt_fields(prompt: object) -> Mapping[str, Any]:
-    given = set(prompt) if isinstance(prompt, Mapping) else set()
-    if not isinstance(prompt, Mapping) or given - {"cache_salt"} not in ({"prompt"}, {"prompt_token_ids"}):
-        raise RequestError(
-            'A prompt must be text, {"prompt": text} or {"prompt_token_ids": [...]}, got ' + _shortened(prompt) + "."
-        )
-    return prompt
-
-
-def _token_ids(values: object) -> tuple[int, ...]:
-    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise RequestError(f"prompt_token_ids must be a list of integers, got {_shortened(values)}.")
-    try:
-        # Whatever is an integer will do (NumPy's, for one); True and False only pretend to be.
-        return tuple(operator.index(_no_bool(value)) for value in values)
-    except TypeError as error:
-        raise RequestError(f"prompt_token_ids must hold integers only, got {_shortened(values)}.") from error
-
-
-def _no_bool(value: object) -> Any:
-    return None if isinstance(value, bool) else value
-
-
-def _shortened(value: object, most: int = 60) -> str:
-    text = repr(value)
-    return text if len(text) <= most else text[:most] + "…"

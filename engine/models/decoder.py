@@ -95,19 +95,22 @@ class Decoder(nn.Module):
         self.register_buffer("cos", cos.to(self.embed_tokens.device), persistent=False)
         self.register_buffer("sin", sin.to(self.embed_tokens.device), persistent=False)
 
-    def forward(self, input_ids: Tensor, positions: Tensor, metadata: AttentionMetadata) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, positions: Tensor, metadata: AttentionMetadata, input_embeds: Tensor | None = None
+    ) -> Tensor:
         """Run a super-sequence.
 
         Args:
             input_ids: [num_tokens] int64.
             positions: [num_tokens] int64, of each token in its own request.
             metadata: where the tokens' keys and values are written and read.
+            input_embeds: [num_tokens, hidden_size], in place of the embeddings of `input_ids`.
 
         Returns:
             Hidden states after the last norm, [num_tokens, hidden_size].
         """
         cos, sin = self.cos.index_select(0, positions), self.sin.index_select(0, positions)
-        hidden = F.embedding(input_ids, self.embed_tokens)
+        hidden = F.embedding(input_ids, self.embed_tokens) if input_embeds is None else input_embeds
         residual: Tensor | None = None
         for layer in self._layers():
             hidden, residual = layer(hidden, residual, cos, sin, metadata)

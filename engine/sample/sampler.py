@@ -1,17 +1,21 @@
 """The sampler: one token per row of logits, each row by its own parameters.
 
-The order of a random row: divide by temperature, min-p, top-k, top-p, then the Gumbel-max trick: the largest of logit
-plus Gumbel noise is a sample of the softmax. The noise is a function of the request's seed and of how many tokens it
-has put out, so neither the rest of the batch nor a preemption changes what a request gets.
+The order of a row: what its request hides or favours, custom logits processors, penalties; a greedy row then takes the
+largest logit. A random row goes on: divide by temperature, min-p, top-k, top-p, then the Gumbel-max trick: the largest
+of logit plus Gumbel noise is a sample of the softmax. The noise is a function of the request's seed and of how many
+tokens it has put out, so neither the rest of the batch nor a preemption changes what a request gets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from engine.sample.logits_processors import ConstrainedRow
+from engine.sample.penalties import Penalties
 from kernels.philox import Stream, gumbel, uniform, uniform_at
 from kernels.top_k_top_p import mask_min_p, mask_top_k_top_p
 
@@ -39,6 +43,10 @@ class SamplingMetadata(NamedTuple):
     """[random rows] int64: the rows with a temperature."""
     any_min_p: bool
     any_top_k_top_p: bool
+    constrained: Sequence[ConstrainedRow] = ()
+    """The rows whose requests do something to their logits; usually none."""
+    penalties: Penalties | None = None
+    """None if no row has any."""
 
     @property
     def all_greedy(self) -> bool:
@@ -56,14 +64,36 @@ class SamplingMetadata(NamedTuple):
             seeds=self.seeds[rows],
             output_positions=self.output_positions[rows],
             random_rows=torch.arange(rows.numel(), device=rows.device),
+            constrained=(),
+            penalties=None,
         )
+
+
+def process_logits(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
+    """What the requests make of the model's logits before temperature: constraints, custom processors, penalties.
+
+    Args:
+        logits: [rows, vocab_size] float32, as the model gave them; left as they are.
+        metadata: parameters of the same rows.
+
+    Returns:
+        [rows, vocab_size] float32; the same tensor if there is nothing to do.
+    """
+    if not metadata.constrained and metadata.penalties is None:
+        return logits
+    logits = logits.clone()
+    for row in metadata.constrained:
+        row.apply(logits)
+    if metadata.penalties is not None:
+        metadata.penalties.apply(logits)
+    return logits
 
 
 def sample(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
     """Choose one token per row.
 
     Args:
-        logits: [rows, vocab_size] float32.
+        logits: [rows, vocab_size] float32, as `process_logits` returns them.
         metadata: parameters of the same rows.
 
     Returns:

@@ -197,7 +197,7 @@ def _fields_of(struct: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
 def _meaning(field: inspect.Field) -> str:
     described = field.type.extra_json_schema if isinstance(field.type, inspect.Metadata) else None
     meaning = str((described or {}).get("description", ""))
-    default = "" if field.required or field.default is msgspec.NODEFAULT else f" (default {json.dumps(field.default)})"
+    default = "" if field.required or field.default is msgspec.NODEFAULT else f" (default {msgspec.json.encode(field.default).decode()})"
     return (meaning + default).replace("|", "\\|").strip()
 
 
@@ -208,6 +208,8 @@ def _type(node: inspect.Type) -> str:
             return _type(node.type)
         case inspect.LiteralType():
             return " or ".join(f"`{value}`" for value in node.values)
+        case inspect.EnumType():
+            return " or ".join(f"`{member.value}`" for member in node.cls)
         case inspect.UnionType():
             # null last, whatever order the annotation has
             members = sorted(node.types, key=lambda member: isinstance(member, inspect.NoneType))
@@ -229,6 +231,7 @@ _PLAIN: dict[type[inspect.Type], str] = {
     inspect.FloatType: "number",
     inspect.BytesType: "bytes",
     inspect.NoneType: "null",
+    inspect.AnyType: "value",
 }
 
 

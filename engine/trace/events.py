@@ -23,6 +23,7 @@ from msgspec import Meta
 
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts, TraceLevel
 from engine.inputs import LoRARequest, MultiModalFeature
+from engine.logprobs import TopLogprobs
 from engine.sampling_params import GrammarSpec, SamplingParams
 
 #: Version of this schema: raised when a reader of the old one would misunderstand the new one.
@@ -99,6 +100,13 @@ class RequestAdded(Event, tag="request.added", kw_only=True):
         tuple[MultiModalFeature, ...], Meta(description="what its placeholder tokens stand for, in order")
     ] = ()
     grammar: Annotated[GrammarSpec | None, Meta(description="what the output must match; null if anything")] = None
+    parent_id: Annotated[
+        str | None, Meta(description="of one of several completions of a prompt: the client's name for all of them")
+    ] = None
+    child_index: Annotated[int, Meta(description="which of them it is; 0 for the only one")] = 0
+    has_prompt_embeds: Annotated[
+        bool, Meta(description="the prompt came as embeddings, which are not recorded: its token ids only count them")
+    ] = False
 
 
 #: Cause of an abort that its client sees as a stop: the frontend found a stop string.
@@ -285,6 +293,14 @@ class StepOutput(Event, tag="step.output", kw_only=True):
     sampled_token_ids: Annotated[list[list[int]], Meta(description="new tokens per request; empty in mid-prompt")]
     draft_token_ids: Annotated[
         list[list[int]] | None, Meta(description="tokens proposed for the next step, per request; null without drafts")
+    ] = None
+    logprobs: Annotated[
+        list[list[TopLogprobs]] | None,
+        Meta(description="log probabilities per request and new token, for those who asked; null if nobody did"),
+    ] = None
+    prompt_logprobs: Annotated[
+        list[list[TopLogprobs] | None] | None,
+        Meta(description="the same per prompt token from the second on, once a request's prompt is computed"),
     ] = None
 
 
@@ -485,7 +501,8 @@ class ForwardLogits(Event, tag="forward.logits", kw_only=True):
     top_probs: Annotated[
         list[list[float]],
         Meta(
-            description="their probabilities as sampled from (after temperature, top-k, …; greedy: of the raw logits)"
+            description="their probabilities as sampled from (after penalties, temperature, top-k, …; greedy: after "
+            "penalties)"
         ),
     ]
     sampled_token_ids: Annotated[list[int], Meta(description="the token taken per row")]

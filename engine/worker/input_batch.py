@@ -6,13 +6,22 @@ keeps its row from its entry to its end, and a new one takes a row that has beco
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from engine.core.messages import NewRequestData, ScheduledRow
+from engine.sample.logits_processors import ConstrainedRow, LogitsProcessor, RequestConstraints
+from engine.sample.penalties import Penalties, pad
 from engine.sample.sampler import SamplingMetadata
 from engine.worker.block_table import BlockTable
+from engine.worker.prompt_logprobs import PromptLogprobs
+
+#: Told from 0, which asks for the sampled token's alone.
+NO_LOGPROBS = -1
 
 
 class InputBatch:
@@ -23,13 +32,27 @@ class InputBatch:
         max_model_len: most tokens of a request.
         block_size: tokens of a KV cache block.
         vocab_size: tokens of the vocabulary.
+        eos_token_ids: the model's end-of-sequence tokens.
+        device: where logits are.
+        logits_processors: custom ones.
         num_groups: KV cache groups, each with a block table of its own.
     """
 
     def __init__(
-        self, max_num_seqs: int, max_model_len: int, block_size: int, vocab_size: int, num_groups: int = 1
+        self,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        vocab_size: int,
+        eos_token_ids: Sequence[int] = (),
+        device: torch.device | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        num_groups: int = 1,
     ) -> None:
         self.vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._device = device or torch.device("cpu")
+        self._logits_processors = logits_processors
         self.block_tables = [BlockTable(max_num_seqs, max_model_len, block_size) for _ in range(num_groups)]
         """One per KV cache group."""
         self.token_ids: NDArray[np.int32] = np.zeros((max_num_seqs, max_model_len), dtype=np.int32)
@@ -40,6 +63,17 @@ class InputBatch:
         self._top_p: NDArray[np.float32] = np.ones(max_num_seqs, dtype=np.float32)
         self._min_p: NDArray[np.float32] = np.zeros(max_num_seqs, dtype=np.float32)
         self._seeds: NDArray[np.uint64] = np.zeros(max_num_seqs, dtype=np.uint64)
+        self._presence: NDArray[np.float32] = np.zeros(max_num_seqs, dtype=np.float32)
+        self._frequency: NDArray[np.float32] = np.zeros(max_num_seqs, dtype=np.float32)
+        self._repetition: NDArray[np.float32] = np.ones(max_num_seqs, dtype=np.float32)
+        self._penalised: NDArray[np.bool_] = np.zeros(max_num_seqs, dtype=np.bool_)
+        self.num_logprobs: NDArray[np.int64] = np.full(max_num_seqs, NO_LOGPROBS, dtype=np.int64)
+        """Most likely tokens to tell per sampled one; `NO_LOGPROBS` where none are asked for."""
+        # By row, what only few requests have.
+        self._constraints: dict[int, RequestConstraints] = {}
+        self.prompt_logprobs: dict[int, PromptLogprobs] = {}
+        self.prompt_embeds: dict[int, Tensor] = {}
+        """[num_prompt_tokens, hidden_size] of prompts given as embeddings; their token ids mean nothing."""
         self._row_of: dict[int, int] = {}
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
 
@@ -55,6 +89,8 @@ class InputBatch:
         row = self._row_of.pop(serial, None)
         if row is not None:
             self._free_rows.append(row)
+            for by_row in (self._constraints, self.prompt_logprobs, self.prompt_embeds):
+                by_row.pop(row, None)
 
     def update(self, scheduled: ScheduledRow) -> None:
         """Take in what a step says of a request: all of it if it is new or resumed, else its added blocks."""
@@ -80,6 +116,39 @@ class InputBatch:
         self._top_p[row] = params.top_p
         self._min_p[row] = params.min_p
         self._seeds[row] = params.seed or 0
+        self._presence[row] = params.presence_penalty
+        self._frequency[row] = params.frequency_penalty
+        self._repetition[row] = params.repetition_penalty
+        self._penalised[row] = params.has_penalties
+        self.num_logprobs[row] = self._num_top(params.logprobs)
+        self._enter_extras(row, new)
+
+    def _enter_extras(self, row: int, new: NewRequestData) -> None:
+        """What only few requests have."""
+        params = new.sampling_params
+        custom = [made for each in self._logits_processors if (made := each.new_req_logits_processor(params))]
+        if custom or RequestConstraints.needed(params):
+            self._constraints[row] = RequestConstraints(
+                params, self._eos_token_ids, self.vocab_size, custom, self._device
+            )
+        # With output there, they have been told: they came with its first token.
+        if params.prompt_logprobs is not None and len(new.token_ids) == new.num_prompt_tokens:
+            self.prompt_logprobs[row] = PromptLogprobs(self._num_top(params.prompt_logprobs))
+        if new.prompt_embeds is not None:
+            self.prompt_embeds[row] = new.prompt_embeds
+
+    def _num_top(self, asked: int | None) -> int:
+        if asked is None:
+            return NO_LOGPROBS
+        return self.vocab_size if asked == -1 else asked
+
+    def prompt_token_ids(self, row: int) -> NDArray[np.int32]:
+        """The prompt of a request, as far as it is tokens."""
+        return self.token_ids[row, : 0 if row in self.prompt_embeds else self.num_prompt_tokens[row]]
+
+    def output_token_ids(self, row: int) -> NDArray[np.int32]:
+        """What a request has put out."""
+        return self.token_ids[row, self.num_prompt_tokens[row] : self.num_tokens[row]]
 
     def append_tokens(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """Add one sampled token to each of some rows. A row that is full has just ended, and needs it no more."""
@@ -103,4 +172,25 @@ class InputBatch:
             random_rows=torch.from_numpy(np.flatnonzero(random)).to(device),
             any_min_p=bool((random & (min_p > 0.0)).any()),
             any_top_k_top_p=bool((random & ((top_k > 0) | (top_p < 1.0))).any()),
+            constrained=self._constrained(rows) if self._constraints else (),
+            penalties=self._penalties(rows, device) if self._penalised[rows].any() else None,
+        )
+
+    def _constrained(self, rows: NDArray[np.int64]) -> list[ConstrainedRow]:
+        return [
+            ConstrainedRow(place, self._constraints[row], self.prompt_token_ids(row), self.output_token_ids(row))
+            for place, row in enumerate(rows.tolist())
+            if row in self._constraints
+        ]
+
+    def _penalties(self, rows: NDArray[np.int64], device: torch.device) -> Penalties:
+        places = np.flatnonzero(self._penalised[rows])
+        rows = rows[places]
+        return Penalties(
+            rows=torch.from_numpy(places).to(device),
+            presence=torch.from_numpy(self._presence[rows]).to(device),
+            frequency=torch.from_numpy(self._frequency[rows]).to(device),
+            repetition=torch.from_numpy(self._repetition[rows]).to(device),
+            prompt_token_ids=pad([self.prompt_token_ids(row) for row in rows.tolist()], self.vocab_size, device),
+            output_token_ids=pad([self.output_token_ids(row) for row in rows.tolist()], self.vocab_size, device),
         )

@@ -13,12 +13,16 @@ from torch import Tensor
 
 from engine.core.messages import ModelRunnerOutput, SchedulerOutput
 from engine.layers.attention import AttentionMetadata
+from engine.logprobs import TopLogprobs
 from engine.models.decoder import Decoder
-from engine.sample.sampler import SamplingMetadata, sample, truncated_logits
+from engine.sample.logprobs import top_logprobs
+from engine.sample.sampler import SamplingMetadata, process_logits, sample, truncated_logits
 from engine.trace.events import ForwardLogits, StepExecuted
 from engine.trace.recorder import Recorder
-from engine.worker.input_batch import InputBatch
+from engine.worker.input_batch import NO_LOGPROBS, InputBatch
 from engine.worker.layer_groups import group_layers
+from engine.worker.prompt_embeds import input_embeds
+from engine.worker.prompt_logprobs import gather_prompt_logprobs
 from engine.worker.step_inputs import StepInputs, prepare_inputs
 from kernels.paged_attention import plan_attention
 from kernels.reshape_and_cache import slot_rows
@@ -35,6 +39,8 @@ class _PendingStep(NamedTuple):
     """None for a step without rows."""
     logits: Tensor | None
     """[sampled requests, vocab_size] float32; None if no request is sampled."""
+    prompt_logprobs: list[list[TopLogprobs] | None] | None
+    """As `ModelRunnerOutput` has them."""
     stamps: tuple[int, int, int]
     """perf_counter_ns at the start, before and after the forward pass; zeros when nothing is traced."""
 
@@ -62,7 +68,7 @@ class ModelRunner:
         started = self._now()
         self._update_states(scheduler_output)
         if not scheduler_output.rows:
-            self._pending = _PendingStep(scheduler_output, None, None, (started, started, started))
+            self._pending = _PendingStep(scheduler_output, None, None, None, (started, started, started))
             return
         inputs = prepare_inputs(self.batch, scheduler_output.rows)
         if self.trace is not None and self.trace.records("forward"):
@@ -70,12 +76,17 @@ class ModelRunner:
             self.trace.emit(inputs.event(self.batch))
         metadata = self.attention_metadata(inputs)
         prepared = self._now()
-        hidden = self.decoder(inputs.input_ids.to(self._device), inputs.positions.to(self._device), metadata)
-        logits = None
+        embeds = input_embeds(self.batch, inputs, self.decoder.embed_tokens)
+        input_ids = inputs.input_ids.to(self._device)
+        hidden = self.decoder(input_ids, inputs.positions.to(self._device), metadata, embeds)
+        logits = prompt_logprobs = None
         if inputs.sampled.size:
             last_token_states = hidden[torch.from_numpy(inputs.logits_indices).to(self._device)]
             logits = self.decoder.compute_logits(last_token_states)
-        self._pending = _PendingStep(scheduler_output, inputs, logits, (started, prepared, self._now()))
+        if self.batch.prompt_logprobs:
+            prompt_logprobs = gather_prompt_logprobs(self.batch, inputs, hidden, self.decoder.compute_logits)
+        stamps = (started, prepared, self._now())
+        self._pending = _PendingStep(scheduler_output, inputs, logits, prompt_logprobs, stamps)
 
     @torch.inference_mode()
     def sample_tokens(self) -> ModelRunnerOutput:
@@ -87,21 +98,44 @@ class ModelRunner:
         if inputs is None:
             return ModelRunnerOutput(step=step, serials=[], sampled_token_ids=[])
         sampled_token_ids: list[list[int]] = [[] for _ in inputs.serials]
+        logprobs: list[list[TopLogprobs]] | None = None
         if pending.logits is not None:
             rows = inputs.rows[inputs.sampled]
             metadata = self.batch.sampling_metadata(rows, self._device)
-            tokens = sample(pending.logits, metadata).cpu()
+            processed = process_logits(pending.logits, metadata)
+            on_device = sample(processed, metadata)
+            logprobs = self._logprobs(inputs, pending.logits, on_device)
+            tokens = on_device.cpu()
             self.batch.append_tokens(rows, tokens.numpy())
             for place, token in zip(inputs.sampled.tolist(), tokens.tolist(), strict=True):
                 sampled_token_ids[place] = [token]
             if self.trace is not None and self.trace.records("forward"):
                 self.trace.step = step
                 serials = [inputs.serials[place] for place in inputs.sampled.tolist()]
-                self.trace.emit(_logits_event(serials, pending.logits, metadata, tokens))
+                self.trace.emit(_logits_event(serials, pending.logits, processed, metadata, tokens))
         if self.trace is not None:
             self.trace.step = step
             self.trace.emit(_executed_event(pending, inputs.input_ids.numel(), self._now()))
-        return ModelRunnerOutput(step=step, serials=inputs.serials, sampled_token_ids=sampled_token_ids)
+        return ModelRunnerOutput(
+            step=step,
+            serials=inputs.serials,
+            sampled_token_ids=sampled_token_ids,
+            logprobs=logprobs,
+            prompt_logprobs=pending.prompt_logprobs,
+        )
+
+    def _logprobs(self, inputs: StepInputs, logits: Tensor, tokens: Tensor) -> list[list[TopLogprobs]] | None:
+        """Log probabilities of the sampled tokens [sampled requests], per request of the step; None if none asked."""
+        num_top = self.batch.num_logprobs[inputs.rows[inputs.sampled]]
+        asked = (num_top != NO_LOGPROBS).nonzero()[0]
+        if not asked.size:
+            return None
+        places = torch.from_numpy(asked).to(self._device)
+        told = top_logprobs(logits[places], tokens[places], num_top[asked].tolist())
+        logprobs: list[list[TopLogprobs]] = [[] for _ in inputs.serials]
+        for request, entry in zip(inputs.sampled[asked].tolist(), told, strict=True):
+            logprobs[request] = [entry]
+        return logprobs
 
     def attention_metadata(self, inputs: StepInputs) -> AttentionMetadata:
         """What the attention layers need of a step, once for all of them."""
@@ -137,12 +171,14 @@ class ModelRunner:
         return time.perf_counter_ns()
 
 
-def _logits_event(serials: list[int], logits: Tensor, metadata: SamplingMetadata, tokens: Tensor) -> ForwardLogits:
+def _logits_event(
+    serials: list[int], logits: Tensor, processed: Tensor, metadata: SamplingMetadata, tokens: Tensor
+) -> ForwardLogits:
     top = logits.topk(min(TRACED_TOP_TOKENS, logits.shape[-1]), dim=-1)
-    probs = torch.softmax(logits, dim=-1)
+    probs = torch.softmax(processed, dim=-1)
     if not metadata.all_greedy:
         rows = metadata.random_rows
-        probs[rows] = torch.softmax(truncated_logits(logits[rows], metadata.random()), dim=-1)
+        probs[rows] = torch.softmax(truncated_logits(processed[rows], metadata.random()), dim=-1)
     return ForwardLogits(
         requests=serials,
         top_token_ids=top.indices.tolist(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from engine.core.kv_cache.block_hash import none_hash_for
 from engine.models.architecture import read_architecture
 from engine.models.decoder import Decoder
 from engine.models.loading import load_weights
+from engine.sample.logits_processors import LogitsProcessor
 from engine.worker.input_batch import InputBatch
 from engine.worker.kv_cache import CacheShape, bind_kv_cache, cache_budget, resolve_num_blocks
 from engine.worker.memory import device_memory
@@ -31,11 +33,15 @@ class Worker:
     Args:
         config: the engine's configuration.
         model_path: folder of the model.
+        logits_processors: custom ones.
     """
 
-    def __init__(self, config: EngineConfig, model_path: Path) -> None:
+    def __init__(
+        self, config: EngineConfig, model_path: Path, logits_processors: Sequence[LogitsProcessor] = ()
+    ) -> None:
         self.config = config
         self.model_path = model_path
+        self._logits_processors = logits_processors
         self.device: torch.device
         self.decoder: Decoder
         self.runner: ModelRunner
@@ -104,7 +110,16 @@ class Worker:
         )
         kv_cache.require_room_for(self.max_model_len, self.config)
         bind_kv_cache(self.decoder, shape, kv_cache.num_gpu_blocks)
-        vocab_size, num_groups = self.decoder.architecture.vocab_size, len(kv_cache.groups)
-        batch = InputBatch(limits.max_num_seqs, self.max_model_len, block_size, vocab_size, num_groups=num_groups)
+        architecture = self.decoder.architecture
+        batch = InputBatch(
+            limits.max_num_seqs,
+            self.max_model_len,
+            block_size,
+            architecture.vocab_size,
+            architecture.eos_token_ids,
+            self.device,
+            self._logits_processors,
+            len(kv_cache.groups),
+        )
         self.runner = ModelRunner(self.decoder, batch)
         return kv_cache

@@ -215,7 +215,7 @@ class KVCacheManager:
 
     def cache_blocks(self, request: Request, num_tokens: int) -> list[RegisteredBlock]:
         """Give their hash to the blocks that the first `num_tokens` tokens of a request fill."""
-        if not self.enable_caching:
+        if not self.enable_caching or not request.writes_prefix_cache:
             return []
         # Draft tokens beyond the request's own may still be rejected: a block that holds one gets no hash.
         num_tokens = min(num_tokens, request.num_tokens)

@@ -122,6 +122,7 @@ def _new_request_data(request: Request) -> NewRequestData:
         token_ids=list(request.token_ids),
         num_prompt_tokens=request.num_prompt_tokens,
         sampling_params=request.sampling_params,
+        prompt_embeds=request.prompt_embeds,
     )
 
 

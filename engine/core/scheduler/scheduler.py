@@ -245,7 +245,7 @@ class Scheduler:
             self._set_status(request, RequestStatus.WAITING, "its grammar is ready")
         elif request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
             self._take_arrived(request)
-        if request.num_computed_tokens:
+        if request.num_computed_tokens or not request.reads_prefix_cache:
             return self.kv_cache_manager.nothing_computed, NO_MATCH
         computed = self.kv_cache_manager.get_computed_blocks(request)
         return computed, self.kv_transfer_manager.get_num_new_matched_tokens(request, computed.num_tokens)

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from engine.core.kv_cache.manager import RegisteredBlock
 from engine.core.messages import EngineCoreOutput, ForwardFailure, ModelRunnerOutput, RequestStatus
 from engine.core.request import Request
 from engine.core.scheduler.plan import PlannedRow, StepPlan
 from engine.core.scheduler.stop import Stop, check_stop
+from engine.logprobs import TopLogprobs
 from engine.trace.events import UpdateRequest
 
 if TYPE_CHECKING:
     from engine.core.scheduler.scheduler import Scheduler
 
 
+class RowLogprobs(NamedTuple):
+    """Log probabilities that came with a row's tokens."""
+
+    new: list[TopLogprobs] | None = None
+    prompt: list[TopLogprobs] | None = None
+
+
+_NO_LOGPROBS = RowLogprobs()
+
+
 def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput) -> list[EngineCoreOutput]:
     """Append the sampled tokens row by row; whoever reaches a stop leaves the engine."""
     outputs: list[EngineCoreOutput] = []
     drafts = output.draft_token_ids or [[]] * len(plan.rows)
-    for row, token_ids, draft_token_ids in zip(plan.rows.values(), output.sampled_token_ids, drafts, strict=True):
+    rows = zip(plan.rows.values(), output.sampled_token_ids, drafts, strict=True)
+    for index, (row, token_ids, draft_token_ids) in enumerate(rows):
         request = row.request
         dropped = _why_dropped(row)
         if dropped:
@@ -37,7 +49,7 @@ def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput
         if stop:
             scheduler.finish(request, stop.status, _why_stopped(stop), stop.stop_reason)
         if appended:
-            outputs.append(news_of(request, appended))
+            outputs.append(news_of(request, appended, logprobs=_logprobs_of(output, index, len(appended))))
     return outputs
 
 
@@ -152,7 +164,17 @@ def _why_stopped(stop: Stop) -> str:
     return "end of sequence" if stop.stop_reason is None else f"stop token {stop.stop_reason}"
 
 
-def news_of(request: Request, new_token_ids: list[int], error: str | None = None) -> EngineCoreOutput:
+def _logprobs_of(output: ModelRunnerOutput, row: int, num_appended: int) -> RowLogprobs:
+    """Those of a row's appended tokens; what was cut off with its tokens is gone."""
+    if output.logprobs is None and output.prompt_logprobs is None:
+        return _NO_LOGPROBS
+    new = output.logprobs[row][:num_appended] if output.logprobs else None
+    return RowLogprobs(new or None, output.prompt_logprobs[row] if output.prompt_logprobs else None)
+
+
+def news_of(
+    request: Request, new_token_ids: list[int], error: str | None = None, logprobs: RowLogprobs = _NO_LOGPROBS
+) -> EngineCoreOutput:
     """What the frontend is told of a request."""
     return EngineCoreOutput(
         serial=request.serial,
@@ -162,4 +184,6 @@ def news_of(request: Request, new_token_ids: list[int], error: str | None = None
         stop_reason=request.stop_reason,
         num_cached_tokens=request.num_cached_tokens or 0,
         error=error,
+        new_logprobs=logprobs.new,
+        prompt_logprobs=logprobs.prompt,
     )

@@ -1,0 +1,34 @@
+"""Prompts given as embeddings, checked at the door. Torch is imported only when there is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.errors import RequestError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def require_embeds(embeds: object, hidden_size: int) -> Tensor:
+    """See that what a user gives can be a prompt's embeddings.
+
+    Returns:
+        [num_tokens, hidden_size], floating point.
+
+    Raises:
+        RequestError: it is no such tensor, or not all of its numbers are finite.
+    """
+    import torch
+
+    if not isinstance(embeds, torch.Tensor):
+        raise RequestError(f"prompt_embeds must be a torch tensor, got {type(embeds).__name__}.")
+    if not embeds.is_floating_point():
+        dtype = str(embeds.dtype).removeprefix("torch.")
+        raise RequestError(f"prompt_embeds must be of a floating-point dtype, got {dtype}.")
+    if embeds.dim() != 2 or embeds.shape[1] != hidden_size:
+        raise RequestError(f"prompt_embeds must be [tokens, {hidden_size}], got {list(embeds.shape)}.")
+    if not bool(embeds.isfinite().all()):
+        raise RequestError("prompt_embeds must be finite, but it holds NaN or infinity.")
+    # A copy: what the caller does to the tensor afterwards must not reach a request that is computed anew.
+    return embeds.detach().clone()
