@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.core.messages import EngineCoreOutput
-from sim.fuzz.episode import Arrival
+from sim.fuzz.episode import Arrival, Setting
 from sim.fuzz.failure import broken
 from sim.fuzz.toy_model import Continuation
 
@@ -11,11 +11,11 @@ from sim.fuzz.toy_model import Continuation
 class Client:
     """Waits for one request, and knows what the model says."""
 
-    def __init__(self, serial: int, arrival: Arrival, block_size: int) -> None:
+    def __init__(self, serial: int, arrival: Arrival, setting: Setting) -> None:
         self.serial = serial
         self.arrival = arrival
         self.ended = False
-        self._continuation = Continuation(block_size, arrival.prompt)
+        self._continuation = Continuation(setting, arrival.prompt)
 
     def hear(self, news: EngineCoreOutput, failed: bool) -> None:
         """Take in news of the request.

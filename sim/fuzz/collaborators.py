@@ -1,4 +1,4 @@
-"""The toy twins of the core's collaborators: what they answer is the episode's business, here they only keep account."""
+"""The toy twins of the core's collaborators: what they answer is the episode's business, they only keep account."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from engine.core.messages import GrammarBitmask
 from engine.sampling_params import GrammarSpec
-from sim.fuzz.episode import Arrival
+from sim.fuzz.episode import Arrival, Setting
 from sim.fuzz.failure import broken
 from sim.fuzz.toy_model import Continuation, Load, ToyWorker
 
@@ -43,12 +43,13 @@ class _Lookup(NamedTuple):
     token_ids: tuple[int, ...]
 
 
-class _Sending(NamedTuple):
-    """Blocks of a request that has ended, and the KV of its prompt that must stay in them."""
+class _Sending:
+    """Blocks of a request that has ended, and who had written last into each of their slots."""
 
-    block_table: list[int]
-    kv: dict[int, int]
-    """By position."""
+    def __init__(self, block_tables: tuple[list[int], ...]) -> None:
+        self.block_tables = block_tables
+        self.writers: dict[int, int] = {}
+        """By slot; known once nothing that was in flight at the end is left."""
 
 
 class ToyKVConnector:
@@ -59,7 +60,7 @@ class ToyKVConnector:
 
     Args:
         worker: whose KV it reads and writes.
-        block_size: tokens of a block.
+        setting: whose model computes.
         later: makes a call so many ticks from now.
         done: tells the core which serials have been received, and which have been sent.
     """
@@ -67,14 +68,14 @@ class ToyKVConnector:
     def __init__(
         self,
         worker: ToyWorker,
-        block_size: int,
+        setting: Setting,
         later: Callable[[int, Callable[[], None]], None],
         done: Callable[[list[int], list[int]], None],
     ) -> None:
         self.sending: dict[int, _Sending] = {}
         self.receiving: dict[int, Load] = {}
         self._worker = worker
-        self._block_size = block_size
+        self._setting = setting
         self._later = later
         self._done = done
         self._arrivals: dict[int, Arrival] = {}
@@ -97,8 +98,8 @@ class ToyKVConnector:
     def update_state_after_alloc(self, serial: int, block_ids: tuple[list[int], ...], num_tokens: int) -> None:
         """Load within the step, or begin to load."""
         first, token_ids = self._lookups[serial]
-        kv = Continuation(self._block_size, token_ids[: first + num_tokens]).kv
-        load = Load(list(block_ids[0]), first, kv[first:])
+        kv = Continuation(self._setting, token_ids[: first + num_tokens]).kv
+        load = Load(serial, tuple(map(list, block_ids)), first, kv[first:])
         remote_after = self._arrivals[serial].remote_after
         if remote_after is None:
             self._within_step.append(load)
@@ -114,25 +115,29 @@ class ToyKVConnector:
         return loads
 
     def request_finished(self, serial: int, block_ids: tuple[list[int], ...]) -> bool:
-        """Whether the other engine wants the KV of the prompt: then what is there of it must stay for a while."""
+        """Whether the other engine wants the KV of the request: then its blocks must stay its own for a while."""
         sent_after = self._arrivals[serial].sent_after
-        if sent_after is None or not block_ids[0]:
+        if sent_after is None or not any(block_ids):
             return False
-        right = Continuation(self._block_size, self._arrivals[serial].prompt).kv
-        there = self._worker.read(block_ids[0], len(right))
-        kv = {position: value for position, value in enumerate(there) if value == right[position]}
-        self.sending[serial] = _Sending(list(block_ids[0]), kv)
+        sending = self.sending[serial] = _Sending(tuple(map(list, block_ids)))
+        self._later(2 * self._setting.steps_in_flight, lambda: self._watch(sending))
         self._later(sent_after, lambda: self._sent(serial))
         return True
+
+    def _watch(self, sending: _Sending) -> None:
+        if sending in self.sending.values():
+            sending.writers = self._worker.writers(sending.block_tables)
 
     def _received(self, serial: int) -> None:
         self._worker.load(self.receiving.pop(serial))
         self._done([serial], [])
 
     def _sent(self, serial: int) -> None:
-        table, kv = self.sending.pop(serial)
-        there = self._worker.read(table, len(self._arrivals[serial].prompt))
-        for position, value in kv.items():
-            if there[position] not in (value, ToyWorker.spoiled_by(serial)):
-                raise broken("what is sent stays", f"position {position} of r{serial} was written while it was read")
+        sending = self.sending.pop(serial)
+        now = self._worker.writers(sending.block_tables)
+        for slot, writer in sending.writers.items():
+            if now[slot] not in (writer, serial):  # its own KV may still come from elsewhere
+                raise broken(
+                    "what is sent stays", f"r{now[slot]} wrote into slot {slot} while r{serial} was being sent"
+                )
         self._done([], [serial])

@@ -37,6 +37,8 @@ def _setting(rng: Random) -> Setting:
     num_blocks = -(-max_model_len // block_size)
     # Drafts of a step must be verified before the next one is planned.
     drafter: Literal["ngram", "eagle"] | None = rng.choice((None, None, None, "ngram", "eagle"))
+    window = rng.randrange(2, max_model_len)
+    windows: tuple[int | None, ...] = rng.choice(((None,), (None,), (None,), (window,), (None, window)))
     return Setting(
         policy=rng.choice(("fcfs", "priority")),
         block_size=block_size,
@@ -51,7 +53,8 @@ def _setting(rng: Random) -> Setting:
         num_speculative_tokens=rng.randrange(1, 6),
         draft_luck=rng.choice((0, 50, 80, 100)),
         steps_in_flight=1 if drafter else rng.choice((1, 2, 2, 3, 3, 4, 5)),
-        kv_connector=rng.random() < 0.25,
+        windows=windows,
+        kv_connector=windows == (None,) and rng.random() < 0.35,  # a connector cannot move the KV of a window
     )
 
 
@@ -93,7 +96,7 @@ class _Crowd:
             grammar_fails=rng.random() < 0.2,
             num_remote_tokens=rng.randrange(self._setting.max_model_len) if rng.random() < self._far else 0,
             remote_after=rng.choice((None, rng.randrange(12))),
-            sent_after=rng.randrange(12) if rng.random() < self._far else None,
+            sent_after=rng.randrange(20) if rng.random() < self._far else None,
             aborted_after=rng.randrange(30) if rng.random() < self._impatience else None,
             aborted_at=_moment(rng),
         )

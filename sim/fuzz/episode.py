@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.config import EngineConfig, HashAlgo, KVCacheConfig, KVCacheGroup, ModelFacts, Policy
+from engine.config import EngineConfig, HashAlgo, KVCacheConfig, KVCacheGroup, ModelFacts, Policy, most_blocks
 from engine.core.kv_cache.block_hash import none_hash_for
 from engine.core.messages import EngineCoreRequest
 from engine.sampling_params import GrammarSpec, SamplingParams
@@ -41,6 +41,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
     draft_luck: int = 50
     """Of a hundred drafts, how many are what the model would say."""
     steps_in_flight: int = 1
+    windows: tuple[int | None, ...] = (None,)
+    """Per KV cache group, the tokens that its layers look back; None: all of them."""
     kv_connector: bool = False
 
     def header(self) -> Header:
@@ -58,6 +60,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
             speculative_config=speculative if self.drafter else None,
             trace_level="control",
         )
+        groups = tuple(_group(window, self.block_size) for window in self.windows)
+        room = most_blocks(groups, self.block_size, self.max_model_len, config)
         return Header(
             schema_version=SCHEMA_VERSION,
             engine_version="fuzz",
@@ -77,15 +81,20 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
                 eos_token_ids=(EOS,),
             ),
             kv_cache=KVCacheConfig(
-                num_gpu_blocks=1 + -(-self.max_model_len // self.block_size) + self.num_spare_blocks,
+                num_gpu_blocks=1 + room + self.num_spare_blocks,
                 block_size=self.block_size,
-                groups=(KVCacheGroup(num_layers=1, block_bytes=8 * self.block_size),),
+                groups=groups,
                 none_hash=none_hash_for(self.hash_algo),
             ),
             tokenizer="none",
             device="none",
             environment={},
         )
+
+
+def _group(window: int | None, block_size: int) -> KVCacheGroup:
+    kind: Literal["full_attention", "sliding_window"] = "full_attention" if window is None else "sliding_window"
+    return KVCacheGroup(kind=kind, num_layers=1, sliding_window=window, block_bytes=8 * block_size)
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):

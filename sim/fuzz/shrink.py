@@ -30,6 +30,7 @@ _SETTINGS: dict[str, tuple[Any, ...]] = {
     "policy": ("fcfs",),
     "hash_algo": ("builtin",),
     "enable_prefix_caching": (False,),
+    "windows": ((None,),),
     "kv_connector": (False,),
 }
 _ARRIVALS: dict[str, tuple[Any, ...]] = {

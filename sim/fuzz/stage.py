@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from engine.core.engine_core import EngineCore
@@ -68,7 +69,7 @@ class Stage:
         self._setting = episode.setting
         self._grammars = ToyGrammarBackend()
         self._worker = ToyWorker(episode.setting, header.kv_cache.num_gpu_blocks)
-        self._connector = ToyKVConnector(self._worker, episode.setting.block_size, self._later, self._kv_done)
+        self._connector = ToyKVConnector(self._worker, episode.setting, self._later, self._kv_done)
         self._core = EngineCore(
             header.config,
             header.kv_cache,
@@ -83,7 +84,7 @@ class Stage:
         self._something_failed = False
         self._due: dict[tuple[int, Moment], list[Callable[[], None]]] = {}
         for arrival in episode.arrivals:
-            self._at(arrival.tick, arrival.moment, lambda arrival=arrival: self._arrive(arrival))
+            self._at(arrival.tick, arrival.moment, partial(self._arrive, arrival))
         for tick, moment in episode.resets:
             self._at(tick, moment, self._reset)
 
@@ -154,7 +155,7 @@ class Stage:
             return self._refused(arrival)
         serial = self._core.add(arrival.request())
         self._connector.meet(serial, arrival)
-        self._clients[serial] = Client(serial, arrival, self._setting.block_size)
+        self._clients[serial] = Client(serial, arrival, self._setting)
         if arrival.grammar_after is not None:
             self._later(arrival.grammar_after, lambda: self._answer_grammar(serial))
         if arrival.aborted_after is not None:
@@ -234,6 +235,9 @@ class Stage:
             raise broken("the pool is as its events say", "free_block_queue is in another order")
         if [block.block_hash and str(block.block_hash) for block in pool.blocks] != seen.hashes:
             raise broken("the pool is as its events say", "blocks bear other hashes")
-        found = {str(block_hash): set(twins) for block_hash, twins in pool.cached_block_hash_to_block[0].items()}
+        found: dict[str, set[int]] = {}
+        for cached in pool.cached_block_hash_to_block:
+            for block_hash, twins in cached.items():
+                found.setdefault(str(block_hash), set()).update(twins)
         if found != {block_hash: set(twins) for block_hash, twins in seen.cached_block_hash_to_block.items()}:
             raise broken("the pool is as its events say", "cached_block_hash_to_block holds other blocks")

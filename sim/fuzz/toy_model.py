@@ -8,10 +8,12 @@ as a wrong token, and `Continuation` says what the right one is without any memo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from engine.core.messages import ModelRunnerOutput, ScheduledRow, SchedulerOutput
 from sim.fuzz.episode import EOS, Setting
+from sim.fuzz.failure import broken
 
 #: Tokens the model may say: EOS and the ones above it.
 VOCABULARY = 40
@@ -20,9 +22,9 @@ VOCABULARY = 40
 class Continuation:
     """What the model says after a sequence of tokens, computed from nothing but these."""
 
-    def __init__(self, block_size: int, token_ids: tuple[int, ...] | list[int]) -> None:
+    def __init__(self, setting: Setting, token_ids: tuple[int, ...] | list[int]) -> None:
         self.kv: list[int] = []
-        self._block_size = block_size
+        self._setting = setting
         for token_id in token_ids:
             self.append(token_id)
 
@@ -32,34 +34,41 @@ class Continuation:
 
     def next_token(self) -> int:
         """The token that follows."""
-        tops = self.kv[self._block_size - 1 :: self._block_size]
-        if len(self.kv) % self._block_size:
-            tops.append(self.kv[-1])
-        return _sample(tops)
+        position = len(self.kv) - 1
+        size = self._setting.block_size
+        return _sample([self.kv[at] for window in self._setting.windows for at in _seen(size, window, position)])
 
 
 def _kv(before: int, token_id: int) -> int:
     return hash((before, token_id))
 
 
-def _sample(tops: list[int]) -> int:
-    return EOS + hash(tuple(tops)) % VOCABULARY
+def _seen(block_size: int, window: int | None, position: int) -> list[int]:
+    """The positions whose KV a token reads: in every block that it sees, the newest one."""
+    first = 0 if window is None else max(0, position - window + 1)
+    ends = range((first // block_size + 1) * block_size - 1, position, block_size)
+    return [*ends, position]
+
+
+def _sample(seen: list[int]) -> int:
+    return EOS + hash(tuple(seen)) % VOCABULARY
 
 
 class Load(NamedTuple):
     """KV that comes from elsewhere, for the positions from `first` on."""
 
-    block_table: list[int]
+    serial: int
+    block_tables: tuple[list[int], ...]
     first: int
     kv: list[int]
 
 
 class _Sequence:
-    """A request in the worker's batch."""
+    """A request in the worker's batch: its tokens, and per KV cache group its block table."""
 
-    def __init__(self, token_ids: list[int], block_table: list[int]) -> None:
+    def __init__(self, token_ids: list[int], block_tables: list[list[int]]) -> None:
         self.token_ids = token_ids
-        self.block_table = block_table
+        self.block_tables = block_tables
 
 
 class ToyWorker:
@@ -74,6 +83,7 @@ class ToyWorker:
         self._setting = setting
         self._size = setting.block_size
         self._kv = list(range(-num_blocks * setting.block_size, 0))  # no digest of anything
+        self._writers = [-1] * len(self._kv)
         self._batch: dict[int, _Sequence] = {}
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
@@ -98,50 +108,47 @@ class ToyWorker:
         for row in plan.rows:
             sequence = self._batch[row.serial]
             for position in range(row.num_computed_tokens, row.num_tokens_after):
-                self._kv[self._slot(sequence.block_table, position)] = self.spoiled_by(row.serial)
+                self._write(sequence.block_tables, position, 0, row.serial)
             if row.num_tokens_after >= len(sequence.token_ids):
                 sequence.token_ids.append(0)
 
     def load(self, load: Load) -> None:
         """Let KV arrive from elsewhere."""
         for position, value in enumerate(load.kv, load.first):
-            self._kv[self._slot(load.block_table, position)] = value
+            self._write(load.block_tables, position, value, load.serial)
 
-    def read(self, block_table: list[int], num_tokens: int) -> list[int]:
-        """The KV of the first tokens of a block table, as many as it has slots for."""
-        num_tokens = min(num_tokens, len(block_table) * self._size)
-        return [self._kv[self._slot(block_table, position)] for position in range(num_tokens)]
-
-    @staticmethod
-    def spoiled_by(serial: int) -> int:
-        """What a forward pass that raises leaves in the slots of a request."""
-        return -serial - 1
+    def writers(self, block_tables: Sequence[list[int]]) -> dict[int, int]:
+        """Who wrote last into the slots of some blocks: serial by slot, -1 for nobody."""
+        size = self._size
+        blocks = [block_id for table in block_tables for block_id in table]
+        return {at: self._writers[at] for block in blocks for at in range(block * size, (block + 1) * size)}
 
     def _update_batch(self, plan: SchedulerOutput) -> None:
         for serial in plan.released:
             self._batch.pop(serial, None)  # one that was planned but never left has not been here
         for row in plan.rows:
             if row.new is not None:
-                self._batch[row.serial] = _Sequence(list(row.new.token_ids), list(row.block_ids[0]))
+                self._batch[row.serial] = _Sequence(list(row.new.token_ids), [list(table) for table in row.block_ids])
             else:
-                self._batch[row.serial].block_table += row.block_ids[0]
+                for table, added in zip(self._batch[row.serial].block_tables, row.block_ids, strict=True):
+                    table.extend(added)
 
     def _forward(self, sequence: _Sequence, row: ScheduledRow) -> list[int]:
-        tokens, table = [*sequence.token_ids, *row.draft_token_ids], sequence.block_table
-        value = self._kv[self._slot(table, row.num_computed_tokens - 1)] if row.num_computed_tokens else 0
+        tokens, tables = [*sequence.token_ids, *row.draft_token_ids], sequence.block_tables
+        value = self._kv[self._slot(tables[0], row.num_computed_tokens - 1)] if row.num_computed_tokens else 0
         for position in range(row.num_computed_tokens, row.num_tokens_after):
             value = _kv(value, tokens[position])
-            self._kv[self._slot(table, position)] = value
+            self._write(tables, position, value, row.serial)
         sampled: list[int] = []
         for position in range(len(sequence.token_ids) - 1, row.num_tokens_after):
-            sampled.append(_sample(self._tops(table, position)))
+            sampled.append(self._next_token(tables, position))
             if tokens[position + 1 : position + 2] != sampled[-1:]:
                 break  # the end, or a draft that is not what the model says
         sequence.token_ids += sampled
         return sampled
 
     def _propose(self, serial: int) -> list[int]:
-        continuation = Continuation(self._size, self._batch[serial].token_ids)
+        continuation = Continuation(self._setting, self._batch[serial].token_ids)
         drafts: list[int] = []
         die = abs(hash((continuation.kv[-1], self._setting.draft_luck)))
         for _ in range(die % (self._setting.num_speculative_tokens + 1)):
@@ -151,13 +158,21 @@ class ToyWorker:
             continuation.append(drafts[-1])
         return drafts
 
-    def _tops(self, table: list[int], position: int) -> list[int]:
-        """The newest KV of every block up to a position."""
-        size, whole = self._size, (position + 1) // self._size
-        tops = [self._kv[block_id * size + size - 1] for block_id in table[:whole]]
-        if (position + 1) % size:
-            tops.append(self._kv[self._slot(table, position)])
-        return tops
+    def _next_token(self, tables: list[list[int]], position: int) -> int:
+        return _sample(
+            [
+                self._kv[self._slot(table, at)]
+                for table, window in zip(tables, self._setting.windows, strict=True)
+                for at in _seen(self._size, window, position)
+            ]
+        )
+
+    def _write(self, tables: Sequence[list[int]], position: int, value: int, serial: int) -> None:
+        for table in tables:
+            slot = self._slot(table, position)
+            if slot < self._size:
+                raise broken("nothing is kept in the null block", f"position {position} of {table} was written")
+            self._kv[slot], self._writers[slot] = value, serial
 
     def _slot(self, table: list[int], position: int) -> int:
         return table[position // self._size] * self._size + position % self._size
