@@ -1,4 +1,4 @@
-"""`pytest tests/conformance --vectors FILE` runs another file of recorded decisions than the one in `vectors/`."""
+"""`pytest tests/conformance --vectors FILE` runs another file of recorded decisions than those in `vectors/`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 VECTORS = Path(__file__).parent / "vectors"
+RECORDED = [VECTORS / "vllm_scheduler.jsonl.gz", VECTORS / "vllm_scheduler_more.jsonl.gz"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,8 +19,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "workload" in metafunc.fixturenames:
-        path = metafunc.config.getoption("vectors", default=None) or VECTORS / "vllm_scheduler.jsonl.gz"
-        cases = _read(path)
+        given = metafunc.config.getoption("vectors", default=None)
+        cases = [case for path in ([given] if given else RECORDED) for case in _read(path)]
         metafunc.parametrize("workload", cases, ids=[f"{case['family']}-{case['seed']}" for case in cases])
 
 
