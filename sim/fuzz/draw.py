@@ -9,7 +9,7 @@ from sim.fuzz.episode import EOS, Arrival, Episode, Moment, Setting
 from sim.fuzz.toy_model import VOCABULARY
 
 #: Ticks during which requests arrive.
-_BUSY_TICKS = 240
+_BUSY_TICKS = 120
 
 
 def draw_episode(seed: int) -> Episode:

@@ -4,60 +4,55 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from engine.core.messages import RequestStatus
 from engine.trace import events as ev
 from sim.state import State
 
-
-class Situation(NamedTuple):
-    """Something worth reaching."""
-
-    name: str
-    minimum: int
-    """How often it must be seen in a million steps."""
-
-
 _Recognise = Callable[[State, Any], Iterator[str]]
 
-#: Least frequency per million steps, far below what is usual: under it, something no longer happens at all.
+#: How often a situation must be seen in a million steps: about a tenth of what is usual. Below it, it no longer
+#: happens as it should.
 MINIMUM = {
-    "prompt computed in chunks": 10_000,
-    "block of a whole prompt computed again for its last token": 100,
-    "cached prefix shared while its owner runs": 5_000,
-    "freed block revived": 5_000,
-    "cached block evicted": 10_000,
-    "duplicate full blocks": 1_000,
-    "pool exactly full": 10_000,
-    "request preempted": 10_000,
-    "several victims in a step": 200,
-    "victim already scheduled in this step": 200,
-    "victim is the one that needed blocks": 1_000,
+    "prompt computed in chunks": 50_000,
+    "block of a whole prompt computed again for its last token": 2_000,
+    "cached prefix shared while its owner runs": 4_000,
+    "freed block revived": 6_000,
+    "cached block evicted": 40_000,
+    "duplicate full blocks": 7_500,
+    "pool exactly full": 15_000,
+    "request preempted": 6_000,
+    "several victims in a step": 450,
+    "victim already scheduled in this step": 60,
     "hashes of a same-step victim withdrawn": 20,
-    "output of a preempted request": 200,
-    "output dropped after resuming": 50,
-    "abort in flight": 1_000,
-    "abort while waiting": 1_000,
-    "id used again while its last owner is in flight": 200,
-    "waiting for a grammar": 1_000,
-    "several skipped requests in a step": 100,
-    "grammar failed": 100,
-    "waiting for remote KV": 1_000,
+    "victim is the one that needed blocks": 3_000,
+    "output of a preempted request": 750,
+    "output dropped after resuming": 1_500,
+    "abort in flight": 500,
+    "abort while waiting": 2_500,
+    "id used again while its last owner is in flight": 500,
+    "waiting for a grammar": 2_000,
+    "grammar failed": 350,
+    "waiting for remote KV": 2_250,
     "row that begins on remote KV": 1_000,
-    "KV reclaimed from a waiting request": 5,
-    "blocks held for a connector after the end": 500,
-    "forward pass failed": 200,
-    "forward pass failed with steps in flight behind it": 50,
-    "drafts accepted": 1_000,
-    "draft rollback across a block boundary": 500,
-    "drafts cut by max_model_len": 20,
-    "output cut behind a stop": 50,
-    "stopped by a token": 1_000,
-    "ended by length": 1_000,
-    "reset refused": 200,
-    "reset done": 200,
+    "KV reclaimed from a waiting request": 100,
+    "blocks held for a connector after the end": 1_250,
+    "several skipped requests in a step": 750,
+    "blocks given up as a window moved on": 2_500,
+    "forward pass failed": 500,
+    "forward pass failed with steps in flight behind it": 200,
+    "drafts accepted": 4_000,
+    "draft rollback across a block boundary": 2_000,
+    "drafts cut by max_model_len": 750,
+    "output cut behind a stop": 1_000,
+    "stopped by a token": 1_500,
+    "ended by length": 12_500,
+    "reset refused": 750,
+    "reset done": 150,
 }
+
+_TOO_FEW_STEPS = 10_000
 
 
 class Situations:
@@ -99,8 +94,8 @@ class Situations:
 
 
 def required(name: str, num_steps: int) -> int:
-    """How often a situation must be seen in so many steps."""
-    return MINIMUM[name] * num_steps // 1_000_000
+    """How often a situation must be seen in so many steps; the first few are too few for the dice to come out even."""
+    return MINIMUM[name] * max(0, num_steps - _TOO_FEW_STEPS) // 1_000_000
 
 
 def _in_flight(state: State, serial: int) -> bool:
@@ -218,7 +213,9 @@ def _uncached(state: State, event: ev.KVUncached) -> Iterator[str]:
 
 
 def _freed(state: State, event: ev.KVFreed) -> Iterator[str]:
-    if state.requests[event.request].status is RequestStatus.WAITING:
+    if event.by_window:
+        yield "blocks given up as a window moved on"
+    elif state.requests[event.request].status is RequestStatus.WAITING:
         yield "KV reclaimed from a waiting request"
 
 
