@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from engine.core.messages import RequestStatus
 from engine.trace import events as ev
+from sim.pool import NULL_BLOCK
 from sim.timeline import StepView
 from viz.source import Place
 
@@ -227,9 +228,12 @@ class _Telling:
 
     def touched(self, event: ev.KVTouched) -> _Said:
         revived = sum(ref_count == 1 for ref_count in event.ref_counts)
-        were = "its hash was" if len(event.block_ids) == 1 else "their hashes were"
+        num_blocks = len(event.block_ids) - event.block_ids.count(NULL_BLOCK)
+        unseen = f"; of the {len(event.block_ids)} found, its sliding window sees only these"
+        were = "its hash was" if num_blocks == 1 else "their hashes were"
         back = f", {revived} of them revived from free_block_queue" if revived else ""
-        shared = f"{count(len(event.block_ids), 'block')} shared{back}: {were} in cached_block_hash_to_block"
+        shared = f"{count(num_blocks, 'block')} shared{back}: {were} in cached_block_hash_to_block"
+        shared += unseen if num_blocks < len(event.block_ids) else ""
         return _Said(event.request, shared, "touch")
 
     def allocated(self, event: ev.KVAllocated) -> _Said:
@@ -258,6 +262,13 @@ class _Telling:
             self.held.discard(event.request)
             given = f"gives up {count(len(event.block_ids), 'block')}"
             return _Said(event.request, f"{given}: the connector is done with them", "let go")
+        if event.by_window:
+            one = len(event.block_ids) == 1
+            passed = f"{'block' if one else 'blocks'} {numbers(event.block_ids)}"
+            given = (
+                f"its sliding window has passed {passed}: given up, the null block takes {'its' if one else 'their'}"
+            )
+            return _Said(event.request, f"{given} place", "free", detail=True)
         if self._waits(event.request):
             given = f"gives up {count(len(event.block_ids), 'block')} while it waits"
             return _Said(event.request, f"{given}: {event.why}", "reclaim")

@@ -14,7 +14,7 @@ from engine.sampling_params import GrammarSpec
 from engine.trace.file import read_trace
 from engine.trace.recorder import Recorder
 from sim.timeline import StepView, Timeline
-from tests.core.driver import core_of, header, record_crowd, request, run_step
+from tests.core.driver import core_of, header, record_crowd, request, run_step, window_of
 from viz.explain import PLACES, Reason, explain
 from viz.source import ROOT, Place
 
@@ -87,6 +87,18 @@ def test_shared_blocks_and_a_whole_prompt_that_is_cached(path: Path) -> None:
     assert "r1 finds 4 of its 8 tokens in the cache; one token at least is always computed" in said
     assert "r1 1 block shared: its hash was in cached_block_hash_to_block" in said
     assert "r1 4 tokens: the rest of its prompt, 4 were cached" in said
+
+
+def test_a_sliding_window(path: Path) -> None:
+    run = Run(path, groups=(window_of(6),))
+    run.add("a", 13)
+    run_step(run.core)
+    run.add("b", 14)
+    run_step(run.core)
+    said = run.said(2, details=True)
+    assert "r0 its sliding window has passed blocks 2 1: given up, the null block takes their place" in said
+    shared = "r1 2 blocks shared, 1 of them revived from free_block_queue: their hashes were in"
+    assert f"{shared} cached_block_hash_to_block; of the 3 found, its sliding window sees only these" in said
 
 
 def test_seats_and_blocks_that_are_missing(path: Path) -> None:

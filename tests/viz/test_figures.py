@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from engine.trace import events as ev
 from engine.trace.file import Trace
 from sim.timeline import StepView, Timeline
-from tests.core.driver import record_crowd
+from tests.core.driver import FULL, record_crowd, window_of
 from tests.viz.conftest import shipped
 from tests.viz.drawn import Drawn
 from viz.explain import explain
@@ -144,6 +145,36 @@ def test_block_table_of_the_selected_request(views: list[StepView]) -> None:
             drawn = Drawn(kv_memory(view, Selection(view="kv", request=serial)))
             entries = [int(entry["data-block"]) for entry in drawn.all(data_of=serial)]
             assert entries == request.block_ids[0]
+
+
+def test_every_kv_cache_group_has_its_block_table(tmp_path: Path) -> None:
+    timeline = Timeline(
+        record_crowd(tmp_path / "hybrid.jsonl", groups=(FULL, window_of(6)), num_requests=6, num_blocks=40)
+    )
+    passed = False
+    for view in map(timeline.step, timeline.steps):
+        for serial, request in view.planned.requests.items():
+            drawn = Drawn(kv_memory(view, Selection(view="kv", request=serial)))
+            entries = [int(entry["data-block"]) for entry in drawn.all(data_of=serial)]
+            assert entries == [block_id for table in request.block_ids for block_id in table]
+            passed = passed or 0 in entries
+    assert passed
+
+
+def test_a_long_table_begins_where_the_window_stands(tmp_path: Path) -> None:
+    timeline = Timeline(record_crowd(tmp_path / "long.jsonl", num_requests=5, groups=(window_of(2),), block_size=1))
+    most = max(
+        (len(request.block_ids[0]), number, serial)
+        for number in timeline.steps
+        for serial, request in timeline.step(number).planned.requests.items()
+    )
+    _, number, serial = most
+    view = timeline.step(number)
+    drawn = Drawn(kv_memory(view, Selection(request=serial)))
+    table = view.planned.requests[serial].block_ids[0]
+    held = [block_id for block_id in table if block_id]
+    assert [int(entry["data-block"]) for entry in drawn.all(data_of=serial)] == held
+    assert f"{len(table) - len(held)} passed by the window" in drawn.text
 
 
 def test_selected_block_is_explained() -> None:

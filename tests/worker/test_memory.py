@@ -56,6 +56,27 @@ def test_the_pool_is_no_larger_than_all_requests_could_fill() -> None:
     assert resolve_num_blocks(config, SHAPE, 40, Memory(GIB, GIB), 5 * SHAPE.block_bytes, 0) == 5
 
 
+def test_a_window_asks_for_no_more_than_it_sees() -> None:
+    config = config_of(max_num_seqs=3, max_num_batched_tokens=64)
+    windowed = SHAPE._replace(sliding_windows=(33, 33))
+    # 32 tokens behind the first of 64 new ones, in blocks of 16, and one block more where the window begins inside one.
+    assert resolve_num_blocks(config, windowed, 1000, Memory(GIB, GIB), GIB, 0) == 3 * 7 + 1
+    assert resolve_num_blocks(config, windowed, 40, Memory(GIB, GIB), GIB, 0) == 3 * 3 + 1
+    with pytest.raises(ConfigError, match=r"\(7 blocks and the null block\).* lower max_model_len to 96 or less"):
+        resolve_num_blocks(config, windowed, 1000, Memory(GIB, GIB), 7 * SHAPE.block_bytes, 0)
+
+
+def test_groups_draw_on_one_pool() -> None:
+    config = config_of(max_num_seqs=1, max_num_batched_tokens=64)
+    hybrid = SHAPE._replace(sliding_windows=(None, 33, None, 33))
+    assert [(group.kind, group.layers) for group in hybrid.groups] == [
+        ("full_attention", (0, 2)),
+        ("sliding_window", (1, 3)),
+    ]
+    assert {group.block_bytes for group in hybrid.groups} == {SHAPE.block_bytes}
+    assert resolve_num_blocks(config, hybrid, 1000, Memory(GIB, GIB), GIB, 0) == 63 + 7 + 1
+
+
 def test_a_pool_too_small_for_one_request_is_refused_with_the_numbers() -> None:
     with pytest.raises(ConfigError, match=r"max_model_len=65 .* \(5 blocks and the null .* lower max_model_len to 64 "):
         resolve_num_blocks(config_of(), SHAPE, 65, Memory(GIB, GIB), 5 * SHAPE.block_bytes, 0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from engine.trace import events as ev
-from sim.pool import BlockState, PoolState
+from sim.pool import NULL_BLOCK, BlockState, PoolState
 from sim.request_state import RequestState
 from sim.state import State
 from sim.timeline import StepView
@@ -98,6 +98,7 @@ def _changed(events: Sequence[ev.Event]) -> dict[int, str]:
             )
         elif isinstance(event, ev.KVTouched):
             changed.update(dict.fromkeys(event.block_ids, "found in the prefix cache in this step"))
+    changed.pop(NULL_BLOCK, None)
     return changed
 
 
@@ -256,16 +257,13 @@ def _tables(state: State, selection: Selection, alone: bool) -> Html | None:
 
 
 def _table(request: RequestState, state: State, selection: Selection, limit: int) -> Html:
-    table = request.block_ids[0]
+    tables = request.block_ids
     selected = selection.request == request.serial
     title = join(["block table of " if limit == _TABLE else None, chip(request.serial, selected=selected)])
-    if not table:
+    if not any(tables):
         why = "it has finished" if request.finished else "it has no blocks yet"
         return el("div", "table", label(title), el("span", "why", f"empty: {why}"), data_table=request.serial)
-    entries = [_entry(block_id, i, request, state, selection) for i, block_id in enumerate(table[:limit])]
-    if len(table) > limit:
-        entries.append(el("span", "elided", f"… {len(table) - limit} more"))
-    shared = sum(1 for block_id in table if state.pool.ref_counts[block_id] > 1)
+    shared = sum(state.pool.ref_counts[block_id] > 1 for table in tables for block_id in table)
     note = f"{count(shared, 'block')} shared: computed once, read by several requests" if shared else None
     if request.sending or request.receiving:
         note = f"still being {work_on_blocks(sending=request.sending, receiving=request.receiving)}"
@@ -273,10 +271,22 @@ def _table(request: RequestState, state: State, selection: Selection, limit: int
         "div",
         f"table {request_class(request.serial)}",
         label(title),
-        el("span", "entries", *entries),
+        *(_entries(table, request, state, selection, limit) for table in tables),
         el("span", "why", note) if note else None,
         data_table=request.serial,
     )
+
+
+def _entries(table: list[int], request: RequestState, state: State, selection: Selection, limit: int) -> Html:
+    """The blocks of one KV cache group. In a long table, those that a sliding window has passed are only counted."""
+    num_passed = next((place for place, block_id in enumerate(table) if block_id != NULL_BLOCK), 0)
+    first = num_passed if len(table) > limit else 0
+    entries = [_entry(table[i], i, request, state, selection) for i in range(first, min(len(table), first + limit))]
+    if first:
+        entries.insert(0, el("span", "elided", f"{first} passed by the window …"))
+    if len(table) > first + limit:
+        entries.append(el("span", "elided", f"… {len(table) - first - limit} more"))
+    return el("span", "entries", *entries)
 
 
 def _entry(block_id: int, index: int, request: RequestState, state: State, selection: Selection) -> Html:

@@ -263,7 +263,7 @@ def _card(request: RequestState, state: State, selection: Selection) -> Html:
     return el(
         "div",
         f"card {request_class(request.serial)}",
-        chip(request.serial, hollow=not request.block_ids[0], selected=selection.request == request.serial),
+        chip(request.serial, hollow=not request.holds_blocks, selected=selection.request == request.serial),
         el("p", "text", el("span", "prompt", prompt), el("span", "answer", answer)),
         el("span", "status", f"{status} · {request.num_computed_tokens} / {request.num_tokens} computed"),
         el("span", "wanted", el("i", "", style=f"width:{100 * done:.1f}%")),
