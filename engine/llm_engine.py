@@ -99,7 +99,7 @@ class LLMEngine:
             recorder = None
             if trace is not None:
                 header = _header(config, model, kv_cache, tokenizer, executor.device)
-                recorder = Recorder.to_file(trace, header, collector)
+                recorder = Recorder.to_file(trace, header, collector, tokenizer.token_bytes)
                 open_parts.callback(recorder.close)
                 executor.record_to(recorder)
             # What the core decides is all that metrics follow from; text and tensors are the trace file's alone.

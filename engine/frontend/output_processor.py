@@ -17,8 +17,8 @@ from engine.logprobs import TokenLogprobs
 from engine.metrics import RequestMetrics
 from engine.outputs import RequestOutput
 from engine.sampling_params import RequestOutputKind
-from engine.trace.events import OutputText, TokenPieces
-from engine.trace.recorder import EventSink
+from engine.trace.events import OutputText
+from engine.trace.recorder import Recorder
 
 
 class ProcessedOutputs(NamedTuple):
@@ -36,13 +36,12 @@ class OutputProcessor:
         trace: where events go; None costs nothing.
     """
 
-    def __init__(self, tokenizer: Tokenizer, trace: EventSink | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer, trace: Recorder | None = None) -> None:
         self._tokenizer = tokenizer
         self._trace = trace
         # By serial, since an id may be used again while an output of its first bearer is still on its way.
         self._owners: dict[int, _UserRequest] = {}
         self._requests: dict[str, _UserRequest] = {}
-        self._seen_token_ids: set[int] = set()
 
     def require_free(self, request_ids: Iterable[str]) -> None:
         """Check that ids can be given to new requests.
@@ -64,8 +63,8 @@ class OutputProcessor:
         name = request.parent_id or request.request_id
         if request.child_index == 0:
             self._requests[name] = _UserRequest(name, request, prompt, metrics)
-            if request.prompt_embeds is None:
-                self._record_pieces(request.prompt_token_ids)
+            if self._trace is not None and request.prompt_embeds is None:
+                self._trace.show_tokens(request.prompt_token_ids)
         owner = self._owners[serial] = self._requests[name]
         owner.completions[serial] = Completion(request, self._tokenizer)
 
@@ -90,7 +89,8 @@ class OutputProcessor:
             if owner is None:
                 continue
             moved[owner.request_id] = owner
-            self._record_pieces(news.new_token_ids)
+            if self._trace is not None:
+                self._trace.show_tokens(news.new_token_ids)
             update = owner.take(news)
             self._record_text(news.serial, update)
             if update.finish_reason is not None:
@@ -102,15 +102,6 @@ class OutputProcessor:
             if request.finished:
                 del self._requests[request.request_id]
         return ProcessedOutputs(request_outputs, stopped)
-
-    def _record_pieces(self, token_ids: Iterable[int]) -> None:
-        if self._trace is None:
-            return
-        new = [token_id for token_id in dict.fromkeys(token_ids) if token_id not in self._seen_token_ids]
-        if new:
-            self._seen_token_ids.update(new)
-            pieces = [self._tokenizer.token_bytes(token_id) for token_id in new]
-            self._trace.emit(TokenPieces(token_ids=new, pieces=pieces))
 
     def _record_text(self, serial: int, update: Update) -> None:
         finished = update.finish_reason is not None

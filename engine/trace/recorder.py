@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from engine.config import TraceLevel
-from engine.trace.events import Event, Header
+from engine.trace.events import Event, Header, TokenPieces
 from engine.trace.file import TraceWriter
 
 _RANK = {"off": 0, "control": 1, "forward": 2, "full": 3}
@@ -49,8 +50,17 @@ class _EventFile:
 class _Tape:
     """Behind all recorders of a process: numbers and times their events and passes them on, one at a time."""
 
-    def __init__(self, file: _EventFile | None, listener: EventListener | None, engine: int = 0, rank: int = 0) -> None:
+    def __init__(
+        self,
+        file: _EventFile | None,
+        listener: EventListener | None,
+        spell: Callable[[int], bytes] | None = None,
+        engine: int = 0,
+        rank: int = 0,
+    ) -> None:
         self._file = file
+        self._spell = spell
+        self._shown: set[int] = set()
         self._listeners: list[EventListener] = [each for each in (file, listener) if each is not None]
         self._engine, self._rank = engine, rank
         self._seq = 0
@@ -66,6 +76,15 @@ class _Tape:
             event.engine, event.rank = self._engine, self._rank
             for listener in self._listeners:
                 listener.feed(event)
+
+    def show_tokens(self, token_ids: Iterable[int], step: int) -> None:
+        if self._spell is None:
+            return
+        with self._lock:
+            new = [token_id for token_id in dict.fromkeys(token_ids) if token_id not in self._shown]
+            self._shown.update(new)
+        if new:
+            self.write(TokenPieces(token_ids=new, pieces=[self._spell(token_id) for token_id in new]), step)
 
     def flush(self) -> None:
         if self._file is not None:
@@ -89,19 +108,31 @@ class Recorder:
         self._tape = tape
 
     @classmethod
-    def to_file(cls, path: str | Path, header: Header, listener: EventListener | None = None) -> Recorder:
-        """Record into a new file; a name that ends in `.zst` is compressed. A listener hears the same events.
+    def to_file(
+        cls,
+        path: str | Path,
+        header: Header,
+        listener: EventListener | None = None,
+        spell: Callable[[int], bytes] | None = None,
+    ) -> Recorder:
+        """Record into a new file; a name that ends in `.zst` is compressed.
+
+        Args:
+            path: the file.
+            header: its first line.
+            listener: hears the same events.
+            spell: the bytes of a token, for `show_tokens`.
 
         Raises:
             TraceError: the file cannot be created.
         """
         file = _EventFile(TraceWriter(path), header)
-        return cls(_Tape(file, listener, header.engine, header.rank), header.level)
+        return cls(_Tape(file, listener, spell, header.engine, header.rank), header.level)
 
     @classmethod
-    def to_listener(cls, listener: EventListener) -> Recorder:
+    def to_listener(cls, listener: EventListener, spell: Callable[[int], bytes] | None = None) -> Recorder:
         """Write nothing down; a listener hears the events of level control."""
-        return cls(_Tape(None, listener), "control")
+        return cls(_Tape(None, listener, spell), "control")
 
     def another(self) -> Recorder:
         """A recorder onto the same tape, with a step of its own: for a thread that works on another one than this."""
@@ -114,6 +145,10 @@ class Recorder:
     def emit(self, event: Event) -> None:
         """Stamp an event and pass it on."""
         self._tape.write(event, self.step)
+
+    def show_tokens(self, token_ids: Iterable[int]) -> None:
+        """Emit the bytes of those of these tokens that no event has shown yet."""
+        self._tape.show_tokens(token_ids, self.step)
 
     def flush(self) -> None:
         """Hand what was written to the operating system, so that a crash loses nothing of the steps before."""

@@ -112,7 +112,9 @@ class ModelRunner:
             if self.trace is not None and self.trace.records("forward"):
                 self.trace.step = step
                 serials = [inputs.serials[place] for place in inputs.sampled.tolist()]
-                self.trace.emit(_logits_event(serials, pending.logits, processed, metadata, tokens))
+                event = _logits_event(serials, pending.logits, processed, metadata, tokens)
+                self.trace.show_tokens(token_id for row in event.top_token_ids for token_id in row)
+                self.trace.emit(event)
         if self.trace is not None:
             self.trace.step = step
             self.trace.emit(_executed_event(pending, inputs.input_ids.numel(), self._now()))

@@ -112,7 +112,7 @@ class Run(NamedTuple):
 class Recorded:
     """An `LLM` and the trace of all it does."""
 
-    def __init__(self, model: str, folder: Path, **engine_args: object) -> None:
+    def __init__(self, model: str, folder: Path, **engine_args: Any) -> None:
         self._file = folder / "trace.jsonl"
         self.llm = LLM(
             model=model,
@@ -209,7 +209,7 @@ def chunked(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
     )
 
 
-def _engine(case: Case, folders: pytest.TempPathFactory, **engine_args: object) -> Iterator[Recorded]:
+def _engine(case: Case, folders: pytest.TempPathFactory, **engine_args: Any) -> Iterator[Recorded]:
     recorded = Recorded(case.model, folders.mktemp(case.model), **engine_args)
     yield recorded
     recorded.llm.llm_engine.close()

@@ -15,18 +15,18 @@ from engine.frontend.tokenizer import Tokenizer
 from engine.outputs import RequestOutput
 from engine.sampling_params import SamplingParams
 from engine.trace.events import Event, OutputText, TokenPieces
+from engine.trace.recorder import Recorder
 
 from .conftest import KINDS, Tokenizers
 
 
-class Sink:
-    """An event sink that keeps a list."""
+class Heard:
+    """Keeps the events of a run in a list."""
 
     def __init__(self) -> None:
-        self.step = 0
         self.events: list[Event] = []
 
-    def emit(self, event: Event) -> None:
+    def feed(self, event: Event) -> None:
         self.events.append(event)
 
 
@@ -35,8 +35,8 @@ class Run:
 
     def __init__(self, tokenizer: Tokenizer, prompt: str = "the fox", **params: Any) -> None:
         self.tokenizer = tokenizer
-        self.sink = Sink()
-        self.processor = OutputProcessor(tokenizer, self.sink)
+        self.heard = Heard()
+        self.processor = OutputProcessor(tokenizer, Recorder.to_listener(self.heard, tokenizer.token_bytes))
         self.stopped: list[str] = []
         self.outputs: list[RequestOutput] = []
         self.add(0, "r", prompt, **params)
@@ -71,7 +71,7 @@ class Run:
         return self.outputs[-1]
 
     def texts(self) -> list[OutputText]:
-        return [event for event in self.sink.events if isinstance(event, OutputText)]
+        return [event for event in self.heard.events if isinstance(event, OutputText)]
 
 
 def test_text_and_tokens_grow_and_the_end_is_told(tokenizer: Tokenizer) -> None:
@@ -196,7 +196,7 @@ def test_every_token_is_spelled_in_the_trace_once(tokenizer: Tokenizer) -> None:
     run.add(1, "s", "the fox")
     run.news([10, 11, 10])
     run.news([11, 12], serial=1)
-    events = [event for event in run.sink.events if isinstance(event, TokenPieces)]
+    events = [event for event in run.heard.events if isinstance(event, TokenPieces)]
     ids = [token_id for event in events for token_id in event.token_ids]
     prompt = tokenizer.encode("the fox")
     assert sorted(ids) == sorted({*prompt, 10, 11, 12})
@@ -207,13 +207,13 @@ def test_without_a_trace_nothing_is_recorded_and_the_output_is_the_same(tokenize
     run, silent = Run(tokenizer), Run(tokenizer)
     silent.processor = OutputProcessor(tokenizer)
     silent.add(0, "r")
-    silent.sink.events.clear()
+    silent.heard.events.clear()
     for each in (run, silent):
         each.write("over the dog")
         each.news([], finish_reason="length")
     assert silent.last == run.last
-    assert run.sink.events
-    assert silent.sink.events == []
+    assert run.heard.events
+    assert silent.heard.events == []
 
 
 @pytest.mark.parametrize("which", KINDS)

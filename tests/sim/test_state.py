@@ -13,7 +13,7 @@ from engine.trace.file import Trace
 from sim.state import State, StateError
 from tests.core.driver import Crowd, DiceConnector, core_of, header, record_crowd, request, run_step
 
-SMALL = {"max_num_batched_tokens": 16, "max_num_seqs": 6, "long_prefill_token_threshold": 5}
+SMALL: dict[str, Any] = {"max_num_batched_tokens": 16, "max_num_seqs": 6, "long_prefill_token_threshold": 5}
 
 
 class Shadow:
