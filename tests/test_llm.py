@@ -307,6 +307,9 @@ class TestPrefixCache:
         assert second.outputs == first.outputs
         (longer,) = llm.generate({"prompt_token_ids": [*ids, 7, 8]}, GREEDY)
         assert longer.num_cached_tokens == 3 * block
+        stats = llm.llm_engine.make_prefix_cache_stats()
+        assert (stats.requests, stats.queries, stats.hits) == (3, 9 * block + 2, 5 * block)
+        assert stats.recent_hit_rate == stats.hit_rate > 0.5
 
     def test_a_salt_keeps_prefixes_apart(self, llm: LLM) -> None:
         assert llm.llm_engine.reset_prefix_cache()
