@@ -2,8 +2,10 @@
 
 With c(t) the times that the output holds token t, and o(t) = 1 where c(t) > 0, else 0:
 
-- *repetition* r (Keskar et al., "CTRL", 2019), for tokens of prompt or output:  l(t) ← l(t) / r if l(t) > 0, else l(t) r
-- *frequency* f and *presence* p (as OpenAI defines them), for tokens of the output:  l(t) ← l(t) − f c(t) − p o(t)
+- *repetition* r (Keskar et al., "CTRL", 2019), for tokens of prompt or output:
+  l(t) ← l(t) / r if l(t) > 0, else l(t) · r
+- *frequency* f and *presence* p (as OpenAI defines them), for tokens of the output:
+  l(t) ← l(t) − f · c(t) − p · o(t)
 
 in this order, as vLLM applies them. r = 1, f = 0 and p = 0 change nothing. No row depends on another.
 """

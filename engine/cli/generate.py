@@ -15,7 +15,8 @@ from typer import Exit, Option
 from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from engine.outputs import RequestOutput
+    from engine.logprobs import TokenLogprobs
+    from engine.outputs import CompletionOutput, RequestOutput
 
 _CONTROL_CHARACTERS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
@@ -28,10 +29,17 @@ def generate(
     max_tokens: Annotated[int, Option(help="Most tokens to generate.")] = 64,
     temperature: Annotated[float, Option(help="0 takes the most likely token.")] = 1.0,
     seed: Annotated[int | None, Option(help="Same seed, same text.")] = None,
+    n: Annotated[int | None, Option(help="Completions per prompt.")] = None,
     top_k: Annotated[int | None, Option(help="Keep the k most likely tokens.")] = None,
     top_p: Annotated[float | None, Option(help="Keep the likeliest tokens up to this probability.")] = None,
     min_p: Annotated[float | None, Option(help="Drop tokens below this share of the likeliest.")] = None,
+    presence_penalty: Annotated[float | None, Option(help="Off the logits of tokens that the output holds.")] = None,
+    frequency_penalty: Annotated[float | None, Option(help="The same, once for each time it holds them.")] = None,
+    repetition_penalty: Annotated[float | None, Option(help="Above 1: against tokens of prompt and output.")] = None,
+    min_tokens: Annotated[int | None, Option(help="Fewest tokens to generate.")] = None,
+    ignore_eos: Annotated[bool, Option("--ignore-eos", help="Go on after the model's end of sequence.")] = False,
     stop: Annotated[list[str] | None, Option(metavar="TEXT", help="End at this text; may be repeated.")] = None,
+    logprobs: Annotated[int | None, Option(help="Show log probabilities, of so many likely tokens per place.")] = None,
     dtype: Annotated[str | None, Option(help="auto, float32, float16 or bfloat16.")] = None,
     device: Annotated[str | None, Option(help="auto, cpu or cuda.")] = None,
     block_size: Annotated[int | None, Option(help="Tokens in a KV block.")] = None,
@@ -51,7 +59,14 @@ def generate(
             top_k=top_k,
             top_p=top_p,
             min_p=min_p,
+            n=n,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            repetition_penalty=repetition_penalty,
+            min_tokens=min_tokens,
+            ignore_eos=ignore_eos,
             stop=tuple(stop or ()),
+            logprobs=logprobs,
         )
     )
     engine_args = _given(
@@ -96,8 +111,11 @@ def _run(
 def _show(outputs: list[RequestOutput], seconds: float, trace: Path | None) -> None:
     console = Console(highlight=False)
     for output in outputs:
-        console.print("\n", _story(output), sep="", soft_wrap=True)
-    tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+        for completion in output.outputs:
+            console.print("\n", _story(output, completion), sep="", soft_wrap=True)
+            for place in completion.logprobs or []:
+                console.print("  ", _likely_tokens(place), sep="", soft_wrap=True)
+    tokens = sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
     rate = tokens / seconds if seconds else 0.0
     console.print(
         f"\n[bold]{_count(len(outputs), 'request')}[/], [bold]{_count(tokens, 'token')}[/] "
@@ -112,9 +130,9 @@ def _show(outputs: list[RequestOutput], seconds: float, trace: Path | None) -> N
     console.print(f"   [cyan]orrery trace {file} --step 1[/]   see one step\n", soft_wrap=True)
 
 
-def _story(output: RequestOutput) -> Text:
+def _story(output: RequestOutput, completion: CompletionOutput) -> Text:
     """Prompt, completion, and why it ended, as one paragraph."""
-    completion = output.outputs[0]
+    name = output.request_id if len(output.outputs) == 1 else f"{output.request_id}.{completion.index}"
     end = completion.finish_reason or "unfinished"
     if output.error is not None:
         end += f": {output.error}"
@@ -123,9 +141,18 @@ def _story(output: RequestOutput) -> Text:
     return Text.assemble(
         (_printable(output.prompt or ""), "dim"),
         _printable(completion.text),
-        (f"\n{output.request_id}: {_count(len(output.prompt_token_ids), 'prompt token')}, ", "dim italic"),
+        (f"\n{name}: {_count(len(output.prompt_token_ids), 'prompt token')}, ", "dim italic"),
         (f"{_count(len(completion.token_ids), 'token')} out, {end}", "dim italic"),
     )
+
+
+def _likely_tokens(place: TokenLogprobs) -> Text:
+    """The token that was taken, then the most likely ones, each with its log probability."""
+    spelled = (
+        (f"{entry.decoded_token!r} {entry.logprob:.3f}", "" if number == 0 else "dim")
+        for number, entry in enumerate(place.values())
+    )
+    return Text("   ").join(Text(*each) for each in spelled)
 
 
 def _printable(text: str) -> str:

@@ -197,7 +197,11 @@ def _fields_of(struct: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
 def _meaning(field: inspect.Field) -> str:
     described = field.type.extra_json_schema if isinstance(field.type, inspect.Metadata) else None
     meaning = str((described or {}).get("description", ""))
-    default = "" if field.required or field.default is msgspec.NODEFAULT else f" (default {msgspec.json.encode(field.default).decode()})"
+    default = (
+        ""
+        if field.required or field.default is msgspec.NODEFAULT
+        else f" (default {msgspec.json.encode(field.default).decode()})"
+    )
     return (meaning + default).replace("|", "\\|").strip()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.cli import main
+from engine.trace.events import RequestAdded
 from engine.trace.file import read_trace
 
 PROMPT = "Once upon a time"
@@ -89,3 +90,19 @@ def test_bad_input_is_one_sentence(
     assert said in last
     assert "--debug" not in last
     assert "Traceback" not in shown.err
+
+
+def test_sampling_flags_reach_the_sampler(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace = tmp_path / "run.jsonl"
+    flags = ["--n", "2", "--presence-penalty", "0.5", "--frequency-penalty", "-0.5", "--repetition-penalty", "1.2"]
+    flags += ["--min-tokens", "3", "--ignore-eos", "--logprobs", "2", "--trace", str(trace)]
+    assert main(["generate", "--prompt", PROMPT, "--max-tokens", "4", "--seed", "1", *flags]) == 0
+    shown = capsys.readouterr().out
+    assert "0.0: " in shown
+    assert "0.1: " in shown
+    assert "1 request, 8 tokens" in shown
+    added = [event for event in read_trace(trace).events if isinstance(event, RequestAdded)]
+    assert [event.sampling_params.seed for event in added] == [1, 2]
+    params = added[0].sampling_params
+    assert (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (0.5, -0.5, 1.2)
+    assert (params.n, params.min_tokens, params.ignore_eos, params.logprobs) == (2, 3, True, 2)

@@ -1,0 +1,83 @@
+"""Penalties against a loop in double precision that follows the definition word for word."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.penalties import apply_penalties, token_counts
+
+VOCAB_SIZE = 50
+
+
+def by_definition(logits: Tensor, prompt: list[int], output: list[int], p: float, f: float, r: float) -> list[float]:
+    penalised = logits.double().tolist()
+    for token in {*prompt, *output}:
+        penalised[token] = penalised[token] / r if penalised[token] > 0 else penalised[token] * r
+    for token in set(output):
+        penalised[token] -= f * output.count(token) + p
+    return penalised
+
+
+def padded(rows: list[list[int]]) -> Tensor:
+    longest = max(map(len, rows))
+    return torch.tensor([row + [VOCAB_SIZE] * (longest - len(row)) for row in rows], dtype=torch.int64)
+
+
+ROWS = [
+    ([1, 2, 3, 3], [4, 4, 4, 5, 1], 0.5, 0.25, 1.3),
+    ([7], [], 1.0, 1.0, 2.0),
+    ([], [7, 7, 8], -2.0, -0.5, 1.0),
+    ([9, 9, 9], [9], 0.0, 0.0, 0.7),
+    ([1, 2], [3, 4], 0.0, 0.0, 1.0),
+    (list(range(50)), list(range(0, 50, 2)) * 2, 2.0, 2.0, 5.0),
+]
+
+
+def penalise(logits: Tensor, rows: list[tuple[list[int], list[int], float, float, float]]) -> Tensor:
+    prompts, outputs, *penalties = zip(*rows, strict=True)
+    p, f, r = (torch.tensor(values) for values in penalties)
+    counts = [token_counts(padded(list(ids)), VOCAB_SIZE) for ids in (prompts, outputs)]
+    return apply_penalties(logits, *counts, p, f, r)
+
+
+def test_they_are_what_their_definition_says() -> None:
+    logits = 5 * torch.randn(len(ROWS), VOCAB_SIZE)
+    before = logits.clone()
+    expected = torch.tensor([by_definition(row, *each) for row, each in zip(logits, ROWS, strict=True)])
+    torch.testing.assert_close(penalise(logits, ROWS), expected.float(), rtol=1e-6, atol=1e-6)
+    assert torch.equal(logits, before)
+
+
+def test_neutral_ones_change_no_bit() -> None:
+    logits = torch.randn(1, VOCAB_SIZE)
+    assert torch.equal(penalise(logits, [([1, 2], [2, 3], 0.0, 0.0, 1.0)]), logits)
+
+
+def test_what_is_hidden_stays_hidden() -> None:
+    logits = torch.full((1, VOCAB_SIZE), -math.inf)
+    assert penalise(logits, [([1, 2], [2, 3], -2.0, -2.0, 0.5)]).max() == -math.inf
+
+
+def test_no_row_depends_on_another() -> None:
+    logits = torch.randn(len(ROWS), VOCAB_SIZE)
+    together = penalise(logits, ROWS)
+    assert torch.equal(penalise(logits.flip(0), ROWS[::-1]).flip(0), together)
+    for index, row in enumerate(ROWS):
+        assert torch.equal(penalise(logits[index : index + 1], [row])[0], together[index])
+
+
+def test_tokens_are_counted_without_the_padding() -> None:
+    counts = token_counts(padded([[3, 3, 0], [49]]), VOCAB_SIZE)
+    assert counts.shape == (2, VOCAB_SIZE)
+    assert counts.nonzero().tolist() == [[0, 0], [0, 3], [1, 49]]
+    assert counts[0, 3] == 2
+
+
+def test_shapes_are_checked() -> None:
+    counts = token_counts(padded([[1]]), VOCAB_SIZE)
+    with pytest.raises(ValueError, match="must be"):
+        apply_penalties(torch.zeros(2, VOCAB_SIZE), counts, counts, *[torch.ones(2)] * 3)
