@@ -111,14 +111,14 @@ class InputBatch:
         self.token_ids[row, : len(new.token_ids)] = new.token_ids
         self.num_tokens[row] = len(new.token_ids)
         self.num_prompt_tokens[row] = new.num_prompt_tokens
-        self._temperature[row] = 0.0 if params.greedy else params.temperature
+        self._temperature[row] = 0.0 if params.greedy else _float32(params.temperature)
         self._top_k[row] = params.top_k if params.top_k < self.vocab_size else 0
         self._top_p[row] = params.top_p
         self._min_p[row] = params.min_p
         self._seeds[row] = params.seed or 0
         self._presence[row] = params.presence_penalty
         self._frequency[row] = params.frequency_penalty
-        self._repetition[row] = params.repetition_penalty
+        self._repetition[row] = _float32(params.repetition_penalty)
         self._penalised[row] = params.has_penalties
         self.num_logprobs[row] = self._num_top(params.logprobs)
         self._enter_extras(row, new)
@@ -194,3 +194,9 @@ class InputBatch:
             prompt_token_ids=pad([self.prompt_token_ids(row) for row in rows.tolist()], self.vocab_size, device),
             output_token_ids=pad([self.output_token_ids(row) for row in rows.tolist()], self.vocab_size, device),
         )
+
+
+def _float32(value: float) -> float:
+    """A positive number as float32 can have it: neither 0 nor infinite."""
+    limits = np.finfo(np.float32)
+    return min(max(value, float(limits.tiny)), float(limits.max))

@@ -23,7 +23,7 @@ def input_embeds(batch: InputBatch, inputs: StepInputs, embed_tokens: Tensor) ->
     Returns:
         [num_tokens, hidden_size], in the table's dtype and on its device.
     """
-    if not any(row in batch.prompt_embeds for row in inputs.rows.tolist()):
+    if not batch.prompt_embeds.keys() & inputs.rows.tolist():
         return None
     embeds = F.embedding(inputs.input_ids.to(embed_tokens.device), embed_tokens)
     starts = inputs.query_start_loc.tolist()

@@ -109,6 +109,10 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
     ignore_eos: bool = False
     priority: int = 0
     cache_salt: str | None = None
+    asks_prompt_logprobs: bool = False
+    """It computes all of its prompt, whatever the cache holds."""
+    has_prompt_embeds: bool = False
+    """Its blocks cannot be known by their tokens."""
     moment: Moment = "before"
     takes_over: bool = False
     """Its client aborts whoever bears this id, and uses the id again at once."""
@@ -135,11 +139,13 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
                 min_tokens=self.min_tokens,
                 stop_token_ids=self.stop_token_ids,
                 ignore_eos=self.ignore_eos,
+                prompt_logprobs=0 if self.asks_prompt_logprobs else None,
                 seed=0,
             ),
             eos_token_ids=(EOS,),
             priority=self.priority,
             cache_salt=self.cache_salt,
+            prompt_embeds=self.has_prompt_embeds or None,
             grammar=None if self.grammar_after is None else GrammarSpec(kind="regex", text=".*"),
         )
 

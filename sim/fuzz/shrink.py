@@ -44,6 +44,8 @@ _ARRIVALS: dict[str, tuple[Any, ...]] = {
     "moment": ("before",),
     "aborted_at": ("before",),
     "cache_salt": (None,),
+    "asks_prompt_logprobs": (False,),
+    "has_prompt_embeds": (False,),
     "priority": (0,),
     "min_tokens": (0,),
     "stop_token_ids": ((),),

@@ -19,6 +19,8 @@ from engine.outputs import RequestOutput
 from engine.sampling_params import SamplingParams
 from engine.trace.events import SchedulePreempted, ScheduleRequest
 from engine.trace.file import read_trace
+from sim.invariants import check
+from sim.replay import replay
 
 from .conftest import ARGS, MODEL, STORY, Reference, tokens_of
 
@@ -215,7 +217,10 @@ def test_how_a_request_is_run_changes_nothing(llm: LLM, args: dict[str, Any], tm
     other = LLM(model=MODEL, trace=trace, trace_level="control", **{**ARGS, "max_model_len": 160, **args})
     with other.llm_engine:
         assert rounded(other.generate(LONG, MANY)) == expected
-    events = read_trace(trace).events
+    recorded = read_trace(trace)
+    assert replay(recorded).num_divergences == 0
+    assert not check(recorded).violations
+    events = recorded.events
     if "num_gpu_blocks_override" in args:
         assert any(isinstance(event, SchedulePreempted) for event in events)
     if "long_prefill_token_threshold" in args:
@@ -228,6 +233,31 @@ def test_a_seeded_request_never_depends_on_its_neighbours(llm: LLM) -> None:
     unseeded = SamplingParams(temperature=1.0, max_tokens=24, presence_penalty=1.0)
     for _ in range(5):
         assert tokens_of(llm.generate(["The moon", STORY], [unseeded, seeded]))[1] == alone
+
+
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        {"temperature": 1e300},
+        {"temperature": 1.1e-5},
+        {"temperature": 5e-324},
+        {"repetition_penalty": 1e300},
+        {"repetition_penalty": 1e-300},
+        {"presence_penalty": -2.0, "frequency_penalty": -2.0, "logit_bias": dict.fromkeys(range(2048), -math.inf)},
+        {"top_k": 2**62, "top_p": 5e-324, "min_p": 1.0},
+        {"allowed_token_ids": [300, 301], "bad_words": ["lighthouse"], "logit_bias": {300: -1e9, 301: -1e9}},
+    ],
+    ids=str,
+)
+def test_extremes_are_survived(llm: LLM, extreme: dict[str, Any]) -> None:
+    params = {"max_tokens": 6, "ignore_eos": True, "top_p": 0.9, "min_p": 0.01, "top_k": 50, **extreme}
+    before = tokens_of(llm.generate(STORY, SamplingParams(**GREEDY)))
+    several = [SamplingParams(**params), SamplingParams(**{**params, "temperature": 0.0}), SamplingParams(**GREEDY)]
+    outputs = llm.generate([STORY] * 3, several)
+    assert [len(tokens) for tokens in tokens_of(outputs)] == [6, 6, 24]
+    assert tokens_of(outputs)[2:] == before
+    if "allowed_token_ids" in extreme:
+        assert {*tokens_of(outputs)[0], *tokens_of(outputs)[1]} <= {300, 301}
 
 
 @pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty", "repetition_penalty"])
