@@ -69,17 +69,17 @@ def run_campaign(num_steps: int, seed: int, progress: Callable[[int], None] = la
 
 
 def examine(episode: Episode) -> Failure | None:
-    """Play an episode with everything recorded; what it breaks, shrunk. None if all is well."""
-    violation = play(episode, Situations(), record=True).violation
-    if violation is None:
+    """Play an episode, and replay it; what it breaks, shrunk. None if all is well."""
+    record = _broken(episode, record=False) is None  # a replay is needed only for what nothing else shows
+    if _broken(episode, record=record) is None:
         return None
-    smallest = shrink(episode, _verdict)
+    smallest = shrink(episode, lambda candidate: _broken(candidate, record=record))
     outcome = play(smallest, Situations(), record=True)
     assert outcome.violation is not None and outcome.trace is not None
     last_events = [repr(event) for event in outcome.trace.events[-_NUM_LAST_EVENTS:]]
     return Failure(episode.seed, outcome.violation, smallest, last_events)
 
 
-def _verdict(episode: Episode) -> str | None:
-    violation = play(episode, Situations(), record=True).violation
+def _broken(episode: Episode, *, record: bool) -> str | None:
+    violation = play(episode, Situations(), record=record).violation
     return violation and violation.invariant

@@ -55,8 +55,8 @@ class _Sending:
 class ToyKVConnector:
     """A `KVConnector` whose other engine has computed the beginning of some prompts, and wants the KV of some requests.
 
-    What it loads is right, and written when it says so: if the core gave those blocks to somebody else in the
-    meantime, that one reads nonsense.
+    What it loads is right, but if its blocks are not the request's own, somebody reads nonsense: one half is written
+    when it is told where to, so that a step in flight may still spoil it; the other when it says that it is done.
 
     Args:
         worker: whose KV it reads and writes.
@@ -106,7 +106,9 @@ class ToyKVConnector:
         elif serial in self.receiving:
             raise broken("one load at a time", f"r{serial} is being loaded already")
         else:
-            self.receiving[serial] = load
+            half = num_tokens // 2
+            self._worker.load(load._replace(kv=load.kv[:half]))
+            self.receiving[serial] = load._replace(first=first + half, kv=load.kv[half:])
             self._later(remote_after, lambda: self._received(serial))
 
     def build_connector_meta(self, serials: list[int]) -> list[Load]:

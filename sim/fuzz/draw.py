@@ -32,7 +32,7 @@ def draw_episode(seed: int) -> Episode:
 
 
 def _setting(rng: Random) -> Setting:
-    block_size = rng.choice((1, 2, 3, 4, 4, 8, 16))
+    block_size = rng.choice((1, 1, 2, 2, 3, 4, 4, 8, 16))
     max_model_len = rng.randrange(8, 48)
     num_blocks = -(-max_model_len // block_size)
     # Drafts of a step must be verified before the next one is planned.
@@ -97,9 +97,9 @@ class _Crowd:
             grammar_after=rng.randrange(12) if rng.random() < self._guided else None,
             grammar_fails=rng.random() < 0.2,
             num_remote_tokens=rng.randrange(self._setting.max_model_len) if rng.random() < self._far else 0,
-            remote_after=rng.choice((None, rng.randrange(12))),
+            remote_after=rng.choice((None, 0, rng.randrange(12))),
             sent_after=rng.randrange(20) if rng.random() < self._far else None,
-            aborted_after=rng.randrange(30) if rng.random() < self._impatience else None,
+            aborted_after=rng.randrange(rng.choice((4, 30))) if rng.random() < self._impatience else None,
             aborted_at=_moment(rng),
         )
 

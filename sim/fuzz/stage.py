@@ -25,6 +25,9 @@ from sim.replay import replay
 #: What the core may raise by mistake; a refusal that is meant is caught where it is expected.
 _CRASHES = (AssertionError, AttributeError, LookupError, OrreryError, TypeError, ValueError)
 
+#: Steps of an episode, however often its collaborators make somebody wait: usual are a few hundred.
+_PATIENCE = 20_000
+
 
 class Outcome(NamedTuple):
     """How an episode went."""
@@ -102,6 +105,8 @@ class Stage:
                 if steps_left == 0 and self._core.has_unfinished_requests():
                     raise broken("everything ends", f"{list(self._core.requests)} live beyond the bound")
                 steps_left = max(0, steps_left - 1)
+            if self.num_steps == _PATIENCE:
+                raise broken("everything ends", f"{list(self._core.requests)} still live after {_PATIENCE} steps")
             self._step()
         self._judge()
 

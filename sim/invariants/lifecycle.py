@@ -135,6 +135,7 @@ class OutputTakenIn(Invariant):
     def __init__(self, header: ev.Header) -> None:
         super().__init__(header)
         self._returned: dict[int, list[int]] = {}
+        self._num_drafts: dict[int, int] = {}
 
     @before(ev.StepOutput)
     def answers_the_plan(self, state: State, event: ev.StepOutput) -> Sentences:
@@ -144,6 +145,15 @@ class OutputTakenIn(Invariant):
         if event.requests != planned:
             yield f"the output is for {event.requests}, the plan was for {planned}"
         self._returned = dict(zip(event.requests, event.sampled_token_ids, strict=True))
+        self._num_drafts = {serial: len(row.draft_token_ids) for serial, row in plan.rows.items()} if plan else {}
+
+    @before(ev.UpdateRequest)
+    def rejected(self, state: State, event: ev.UpdateRequest) -> Sentences:
+        returned, num_drafts = self._returned.get(event.request), self._num_drafts.get(event.request, 0)
+        # All drafts that were accepted come back, and one token more.
+        num_rejected = num_drafts + 1 - len(returned) if returned and num_drafts and not event.dropped else 0
+        if returned is not None and event.num_rejected != num_rejected:
+            yield f"{event.num_rejected} drafts of r{event.request} are said to be rejected, it is {num_rejected}"
 
     @before(ev.UpdateRequest)
     def appended(self, state: State, event: ev.UpdateRequest) -> Sentences:

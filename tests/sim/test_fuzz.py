@@ -4,76 +4,86 @@ from __future__ import annotations
 
 import pytest
 
-from sim.fuzz.episode import Arrival, Episode, Setting
-from sim.fuzz.situations import Situations
+from sim.fuzz import __main__ as command
+from sim.fuzz.bound import Remaining, steps_to_finish
+from sim.fuzz.campaign import Campaign, examine, run_campaign
+from sim.fuzz.draw import draw_episode
+from sim.fuzz.episode import Episode, Setting
+from sim.fuzz.report import campaign_lines
+from sim.fuzz.situations import MINIMUM, Situations, required
 from sim.fuzz.stage import play
+from tests.mutants.mutants import MUTANTS
+from tests.mutants.mutation import planted
+from tests.sim.mended import MENDED
 
-#: Episodes that broke something once, as the fuzzer shrank them.
-MENDED = {
-    "a late token of a request that was resumed and preempted again": Episode(
-        seed=3943786419,
-        setting=Setting(block_size=3, max_model_len=42, enable_prefix_caching=False, steps_in_flight=5),
-        arrivals=(
-            Arrival(tick=0, request_id="a", prompt=(11,), max_tokens=16),
-            Arrival(tick=0, request_id="b", prompt=(11, 25, 42, 13, 40, 30, 23, 12, 22, 15, 40, 8), max_tokens=14),
-        ),
-    ),
-    "a block evicted and registered again under the same hash while its first step is in flight": Episode(
-        seed=173879092,
-        setting=Setting(max_model_len=38, steps_in_flight=3),
-        arrivals=(
-            Arrival(tick=0, request_id="a", prompt=(11,), max_tokens=1),
-            Arrival(tick=0, request_id="b", prompt=(11,), max_tokens=2),
-            Arrival(
-                tick=0,
-                request_id="c",
-                prompt=(
-                    *(11, 13, 23, 9, 28, 19, 8, 33, 42, 43, 40, 15, 12, 27, 43, 8),
-                    *(40, 41, 41, 6, 44, 11, 36, 37, 41, 18, 12, 7, 39, 19, 41, 37),
-                ),
-                max_tokens=2,
-            ),
-        ),
-    ),
-    "blocks of a request aborted in flight, computed behind a forward pass that failed": Episode(
-        seed=121751464,
-        setting=Setting(max_model_len=30, num_spare_blocks=4, max_num_batched_tokens=3, steps_in_flight=3),
-        arrivals=(
-            Arrival(
-                tick=0,
-                request_id="a",
-                prompt=(
-                    *(28, 36, 37, 34, 20, 5, 11, 17, 37, 42, 24, 8, 43, 12),
-                    *(36, 23, 38, 11, 23, 44, 43, 36, 31, 28, 14, 22, 17),
-                ),
-                max_tokens=1,
-            ),
-            Arrival(tick=0, request_id="b", prompt=(44, 32, 44, 13), max_tokens=1),
-            Arrival(tick=11, request_id="b", prompt=(44, 32, 44, 13, 44), max_tokens=1, takes_over=True),
-        ),
-        failures=(10,),
-    ),
-    "a request preempted and resumed behind a forward pass that failed": Episode(
-        seed=982526257,
-        setting=Setting(block_size=8, max_model_len=37, max_num_batched_tokens=8, steps_in_flight=5),
-        arrivals=(
-            Arrival(
-                tick=0,
-                request_id="a",
-                prompt=(
-                    *(18, 38, 35, 16, 42, 36, 29, 28, 9, 6, 30, 24, 10, 20, 24, 14, 13),
-                    *(14, 41, 22, 31, 40, 18, 21, 13, 15, 27, 19, 29, 38, 12, 34, 30),
-                ),
-                max_tokens=1,
-                grammar_after=8,
-            ),
-            Arrival(tick=5, request_id="b", prompt=(18,), max_tokens=5),
-        ),
-        failures=(10,),
-    ),
-}
+NUM_STEPS = 20_000
+
+
+@pytest.fixture(scope="module")
+def campaign() -> Campaign:
+    return run_campaign(NUM_STEPS, seed=1)
+
+
+def test_the_core_breaks_nothing_and_the_dice_reach_every_situation(campaign: Campaign) -> None:
+    assert campaign.failure is None
+    assert campaign.missing == []
+    assert campaign.num_steps >= NUM_STEPS and campaign.num_replayed > 0
+    assert {name for name in MINIMUM if not campaign.situations.counts[name]} == set()
 
 
 @pytest.mark.parametrize("episode", MENDED.values(), ids=MENDED)
 def test_what_broke_once_holds(episode: Episode) -> None:
     assert play(episode, Situations(), record=True).violation is None
+
+
+def test_the_same_seed_prints_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = [(command.main(["--steps", "2000", "--seed", "3"]), capsys.readouterr().out) for _ in range(2)]
+    assert printed[0] == printed[1]
+    assert printed[0][1] != (command.main(["--steps", "2000", "--seed", "4"]), capsys.readouterr().out)[1]
+
+
+def test_an_episode_can_be_played_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--episode", "7"]) == 0
+    assert capsys.readouterr().out == "episode 7 breaks nothing\n"
+
+
+def test_a_situation_that_is_never_reached_fails_the_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sim.fuzz.situations._TOO_FEW_STEPS", 0)
+    monkeypatch.setitem(MINIMUM, "reset done", 1_000_000)
+    assert command.main(["--steps", "500"]) == 1
+    verdict = capsys.readouterr().out.splitlines()[-1]
+    assert verdict.startswith("seen too seldom:") and "reset done" in verdict
+
+
+def test_requirements_grow_with_the_steps(campaign: Campaign) -> None:
+    assert all(required(name, 1_000) == 0 < required(name, 1_000_000) <= required(name, 2_000_000) for name in MINIMUM)
+    table = "\n".join(campaign_lines(campaign))
+    assert all(name in table for name in MINIMUM)
+
+
+def test_a_failure_is_shrunk_to_what_matters_and_can_be_reproduced(capsys: pytest.CaptureFixture[str]) -> None:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "late output applied to a reused id")
+    with planted(mutant):
+        campaign = run_campaign(NUM_STEPS, seed=0)
+        failure = campaign.failure
+        assert failure is not None
+        assert failure.violation.invariant in mutant.caught_by
+        assert len(failure.smallest.arrivals) == 2 < len(draw_episode(failure.seed).arrivals)
+        assert play(failure.smallest, Situations()).violation == failure.violation
+        assert command.main(["--episode", str(failure.seed)]) == 1
+    printed = capsys.readouterr().out
+    assert f"again: python -m sim.fuzz --episode {failure.seed}" in printed
+    assert all(repr(arrival) in printed for arrival in failure.smallest.arrivals) and "UpdateRequest" in printed
+    assert examine(draw_episode(failure.seed)) is None
+
+
+def test_the_bound_grows_with_what_is_left_to_do() -> None:
+    one, two = Remaining(10, 5), Remaining(30, 1)
+    fcfs, priority = Setting(max_num_batched_tokens=5), Setting(max_num_batched_tokens=5, policy="priority")
+    assert steps_to_finish(fcfs, []) == 0
+    assert steps_to_finish(fcfs, [one]) == 3 + 5 + 1
+    assert steps_to_finish(fcfs, [one, two]) == 9 + 7 + 1 + 1
+    assert steps_to_finish(priority, [one, two]) > steps_to_finish(fcfs, [one, two])
+    assert steps_to_finish(Setting(long_prefill_token_threshold=1), [one]) == 15 + 5 + 1
