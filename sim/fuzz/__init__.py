@@ -11,6 +11,6 @@ anything runs: a small configuration, and what befalls the core at which tick (`
 
 `stage.py` plays an episode and judges its end · `toy_model.py` the worker · `collaborators.py` its grammar backend
 and KV connector · `client.py` what a client may believe · `watcher.py` where events go · `situations.py` what must
-have been seen · `bound.py` when everything must be over · `shrink.py` the smallest episode that still fails ·
-`report.py` what is printed. Randomness only from the generator of a seed; no clock decides anything.
+have been seen · `bound.py` when everything must be over · `campaign.py` many episodes · `shrink.py` the smallest one
+that still fails · `report.py` what is printed. Randomness only from the generator of a seed; no clock decides anything.
 """

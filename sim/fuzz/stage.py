@@ -229,6 +229,8 @@ class Stage:
             "req_to_block_hashes": manager.req_to_block_hashes,
             "req_to_blocks": [group.req_to_blocks for group in manager.coordinator.groups if group.req_to_blocks],
             "num_cached_blocks": [g.num_cached_blocks for g in manager.coordinator.groups if g.num_cached_blocks],
+            "in flight": list(scheduler.in_flight),
+            "kept by the gates": _kept(scheduler.kv_transfer_manager) + _kept(scheduler.structured_output_manager),
             "grammars": self._grammars.living,
             "loads": self._connector.receiving,
             "blocks sent": self._connector.sending,
@@ -246,3 +248,8 @@ class Stage:
                 found.setdefault(str(block_hash), set()).update(twins)
         if found != {block_hash: set(twins) for block_hash, twins in seen.cached_block_hash_to_block.items()}:
             raise broken("the pool is as its events say", "cached_block_hash_to_block holds other blocks")
+
+
+def _kept(manager: object) -> list[str]:
+    """The fields in which a manager still keeps something."""
+    return [name for name, value in vars(manager).items() if isinstance(value, (dict, set)) and value]
