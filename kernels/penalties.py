@@ -16,21 +16,6 @@ import torch
 from torch import Tensor
 
 
-def token_counts(token_ids: Tensor, vocab_size: int) -> Tensor:
-    """How often each token of the vocabulary occurs in each row.
-
-    Args:
-        token_ids: [rows, n] int64; `vocab_size` itself is padding.
-        vocab_size: tokens of the vocabulary.
-
-    Returns:
-        [rows, vocab_size] int32.
-    """
-    counts = torch.zeros(token_ids.shape[0], vocab_size + 1, dtype=torch.int32, device=token_ids.device)
-    counts.scatter_add_(1, token_ids, torch.ones_like(token_ids, dtype=torch.int32))
-    return counts[:, :vocab_size]
-
-
 def apply_penalties(
     logits: Tensor,
     prompt_counts: Tensor,
@@ -42,19 +27,19 @@ def apply_penalties(
     """Penalise the tokens of prompts and outputs.
 
     Args:
-        logits: [rows, vocab_size] float32; -inf marks what is hidden, and stays.
-        prompt_counts: [rows, vocab_size] int32, as `token_counts` has them for the prompts.
-        output_counts: [rows, vocab_size] int32, the same for the outputs.
+        logits: [rows, n] float32 of some tokens, or of the whole vocabulary; -inf marks what is hidden, and stays.
+        prompt_counts: [rows, n] int32, how often the row's prompt holds each of these tokens.
+        output_counts: [rows, n] int32, how often its output does.
         presence_penalties: [rows] float32.
         frequency_penalties: [rows] float32.
         repetition_penalties: [rows] float32 > 0.
 
     Returns:
-        [rows, vocab_size] float32, a new tensor.
+        [rows, n] float32, a new tensor.
     """
     if logits.dim() != 2 or prompt_counts.shape != logits.shape or output_counts.shape != logits.shape:
         shapes = [list(tensor.shape) for tensor in (logits, prompt_counts, output_counts)]
-        raise ValueError(f"logits and counts must be [rows, vocab_size], got {', '.join(map(str, shapes))}.")
+        raise ValueError(f"logits and counts must be alike [rows, n], got {', '.join(map(str, shapes))}.")
     in_output = output_counts > 0
     repetition = torch.where(in_output | (prompt_counts > 0), repetition_penalties[:, None], 1.0)
     penalised = torch.where(logits > 0, logits / repetition, logits * repetition)

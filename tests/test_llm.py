@@ -22,6 +22,7 @@ from engine.outputs import RequestOutput
 from engine.sampling_params import SamplingParams
 from engine.trace.events import (
     Event,
+    ForwardLogits,
     OutputText,
     RequestAborted,
     RequestAdded,
@@ -388,6 +389,7 @@ class TestTrace:
             assert text == output.outputs[0].text
         spelled = [token_id for event in of_kind(trace_file, TokenPieces) for token_id in event.token_ids]
         used = {i for output in outputs for i in (*output.prompt_token_ids, *output.outputs[0].token_ids)}
+        used.update(i for event in of_kind(trace_file, ForwardLogits) for row in event.top_token_ids for i in row)
         assert sorted(spelled) == sorted(used)
 
     def test_the_file_can_be_read_while_the_run_goes_on(self, recorded: tuple[LLMEngine, Path]) -> None:

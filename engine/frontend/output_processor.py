@@ -6,7 +6,8 @@ not in the core, which knows no text; the core requests that one ended are hande
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from engine.core.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
@@ -90,7 +91,7 @@ class OutputProcessor:
                 continue
             moved[owner.request_id] = owner
             if self._trace is not None:
-                self._trace.show_tokens(news.new_token_ids)
+                self._trace.show_tokens(_named_token_ids(news))
             update = owner.take(news)
             self._record_text(news.serial, update)
             if update.finish_reason is not None:
@@ -107,6 +108,13 @@ class OutputProcessor:
         finished = update.finish_reason is not None
         if self._trace is not None and (update.delta or finished):
             self._trace.emit(OutputText(request=serial, delta=update.delta, stop=update.stop, finished=finished))
+
+
+def _named_token_ids(news: EngineCoreOutput) -> Iterator[int]:
+    """The new tokens, and those whose log probabilities are told."""
+    yield from news.new_token_ids
+    for place in chain(news.new_logprobs or (), news.prompt_logprobs or ()):
+        yield from place.token_ids
 
 
 class _UserRequest:

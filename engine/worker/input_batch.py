@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.core.messages import NewRequestData, ScheduledRow
 from engine.sample.logits_processors import ConstrainedRow, LogitsProcessor, RequestConstraints
-from engine.sample.penalties import Penalties, pad
+from engine.sample.penalties import Penalties, count_tokens
 from engine.sample.sampler import SamplingMetadata
 from engine.worker.block_table import BlockTable
 from engine.worker.prompt_logprobs import PromptLogprobs
@@ -186,13 +186,17 @@ class InputBatch:
     def _penalties(self, rows: NDArray[np.int64], device: torch.device) -> Penalties:
         places = np.flatnonzero(self._penalised[rows])
         rows = rows[places]
+        prompts = [self.prompt_token_ids(row) for row in rows.tolist()]
+        outputs = [self.output_token_ids(row) for row in rows.tolist()]
+        token_ids, prompt_counts, output_counts = count_tokens(prompts, outputs, device)
         return Penalties(
             rows=torch.from_numpy(places).to(device),
             presence=torch.from_numpy(self._presence[rows]).to(device),
             frequency=torch.from_numpy(self._frequency[rows]).to(device),
             repetition=torch.from_numpy(self._repetition[rows]).to(device),
-            prompt_token_ids=pad([self.prompt_token_ids(row) for row in rows.tolist()], self.vocab_size, device),
-            output_token_ids=pad([self.output_token_ids(row) for row in rows.tolist()], self.vocab_size, device),
+            token_ids=token_ids,
+            prompt_counts=prompt_counts,
+            output_counts=output_counts,
         )
 
 

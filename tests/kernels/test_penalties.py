@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.penalties import apply_penalties, token_counts
+from kernels.penalties import apply_penalties
 
 VOCAB_SIZE = 50
 
@@ -22,9 +22,9 @@ def by_definition(logits: Tensor, prompt: list[int], output: list[int], p: float
     return penalised
 
 
-def padded(rows: list[list[int]]) -> Tensor:
-    longest = max(map(len, rows))
-    return torch.tensor([row + [VOCAB_SIZE] * (longest - len(row)) for row in rows], dtype=torch.int64)
+def counts(rows: list[list[int]]) -> Tensor:
+    """[rows, vocabulary]."""
+    return torch.stack([torch.bincount(torch.tensor(row, dtype=torch.int64), minlength=VOCAB_SIZE) for row in rows])
 
 
 ROWS = [
@@ -40,8 +40,7 @@ ROWS = [
 def penalise(logits: Tensor, rows: list[tuple[list[int], list[int], float, float, float]]) -> Tensor:
     prompts, outputs, *penalties = zip(*rows, strict=True)
     p, f, r = (torch.tensor(values) for values in penalties)
-    counts = [token_counts(padded(list(ids)), VOCAB_SIZE) for ids in (prompts, outputs)]
-    return apply_penalties(logits, *counts, p, f, r)
+    return apply_penalties(logits, counts(list(prompts)), counts(list(outputs)), p, f, r)
 
 
 def test_they_are_what_their_definition_says() -> None:
@@ -70,14 +69,17 @@ def test_no_row_depends_on_another() -> None:
         assert torch.equal(penalise(logits[index : index + 1], [row])[0], together[index])
 
 
-def test_tokens_are_counted_without_the_padding() -> None:
-    counts = token_counts(padded([[3, 3, 0], [49]]), VOCAB_SIZE)
-    assert counts.shape == (2, VOCAB_SIZE)
-    assert counts.nonzero().tolist() == [[0, 0], [0, 3], [1, 49]]
-    assert counts[0, 3] == 2
+def test_some_tokens_can_be_looked_at_alone() -> None:
+    prompt, output, *penalties = ROWS[0]
+    logits = torch.randn(1, VOCAB_SIZE)
+    tokens = sorted({*prompt, *output})
+    p, f, r = (torch.tensor([value]) for value in penalties)
+    prompt_counts, output_counts = counts([prompt])[:, tokens], counts([output])[:, tokens]
+    some = apply_penalties(logits[:, tokens], prompt_counts, output_counts, p, f, r)
+    assert torch.equal(some, penalise(logits, ROWS[:1])[:, tokens])
 
 
 def test_shapes_are_checked() -> None:
-    counts = token_counts(padded([[1]]), VOCAB_SIZE)
-    with pytest.raises(ValueError, match="must be"):
-        apply_penalties(torch.zeros(2, VOCAB_SIZE), counts, counts, *[torch.ones(2)] * 3)
+    one = counts([[1]])
+    with pytest.raises(ValueError, match="must be alike"):
+        apply_penalties(torch.zeros(2, VOCAB_SIZE), one, one, *[torch.ones(2)] * 3)

@@ -13,7 +13,7 @@ from engine.llm import LLM
 from engine.logprobs import TokenLogprobs
 from engine.outputs import RequestOutput
 from engine.sampling_params import SamplingParams
-from engine.trace.events import KVLookup, ScheduleRequest, StepOutput
+from engine.trace.events import KVLookup, ScheduleRequest, StepOutput, TokenPieces
 from engine.trace.file import read_trace
 
 from .conftest import ARGS, MODEL, STORY, Reference, tokens_of
@@ -145,10 +145,13 @@ def test_the_trace_holds_those_that_were_asked_for(tmp_path: Path) -> None:
     with llm.llm_engine:
         llm.generate(STORY, SamplingParams(**PARAMS))
         outputs = llm.generate([STORY, "Hello"], [SamplingParams(logprobs=1, **PARAMS), SamplingParams(**PARAMS)])
-    steps = [event for event in read_trace(trace).events if isinstance(event, StepOutput)]
+    events = read_trace(trace).events
+    steps = [event for event in events if isinstance(event, StepOutput)]
     assert all(event.logprobs is None for event in steps if event.requests == [0])
     told = [event.logprobs[event.requests.index(1)] for event in steps if 1 in event.requests and event.logprobs]
     assert [places[0].token_ids[0] for places in told] == outputs[0].outputs[0].token_ids
+    spelled = {token for event in events if isinstance(event, TokenPieces) for token in event.token_ids}
+    assert {token for places in told for token in places[0].token_ids} <= spelled
     assert all(
         event.logprobs[event.requests.index(2)] == [] for event in steps if 2 in event.requests and event.logprobs
     )
