@@ -1,5 +1,6 @@
 """Benchmarks: how fast the engine is on this machine, beside Hugging Face `generate` in the same run.
 
-`throughput.py` tokens per second of a batch · `control_plane.py` microseconds of a scheduling step · `python -m
-engine.bench` both, as a table. What is compared is interleaved, and medians are printed: machines are noisy.
+`throughput.py` tokens per second of a batch · `control_plane.py` microseconds of a scheduling step ·
+`vllm_control_plane.py` those of vLLM, in its own Python · `python -m engine.bench` the first two, as a table. What is
+compared is interleaved, and medians are printed: machines are noisy.
 """
