@@ -62,7 +62,7 @@ _KNOWN = {
     "orrery-tiny": _Known(
         "small Llama, shipped; writes stories and simple answers", "Apache-2.0", 1_967_808, 3_939_696
     ),
-    "orrery-tiny-draft": _Known("its smaller sibling with the same tokenizer", "Apache-2.0", 557_696, 1_117_448),
+    "orrery-tiny-draft": _Known("its smaller sibling with the same tokenizer", "Apache-2.0", 557_696, 1_117_520),
     SMOLLM2: _Known(f"{SMOLLM2_REPO}, the default real model", "Apache-2.0", 134_515_008, 538_090_408),
 }
 

@@ -44,7 +44,7 @@ class Recipe:
 
 RECIPES = {
     "orrery-tiny": Recipe(hidden_size=192, layers=4, heads=6, intermediate_size=512, steps=4200, peak_lr=2.5e-3),
-    "orrery-tiny-draft": Recipe(hidden_size=128, layers=2, heads=4, intermediate_size=256, steps=3000, peak_lr=3e-3),
+    "orrery-tiny-draft": Recipe(hidden_size=128, layers=2, heads=4, intermediate_size=256, steps=1500, peak_lr=3e-3),
 }
 
 

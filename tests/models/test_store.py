@@ -325,17 +325,28 @@ def test_changed_weights_are_not_taken_for_the_fetched_model(
         store.fetch_model("smollm2-135m", quiet)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_models_write_english(name: str) -> None:
+def test_orrery_tiny_answers_in_english() -> None:
     transformers = pytest.importorskip("transformers")
-    folder = store.resolve_model(name)
+    folder = store.resolve_model("orrery-tiny")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    asked = [{"role": "user", "content": "What is a lighthouse?"}]
+    asked = [{"role": "user", "content": "What is a tide?"}]
     prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    output = model.generate(**prompt, max_new_tokens=64, do_sample=False)[0, prompt["input_ids"].shape[1] :]
-    assert output[-1] == tokenizer.convert_tokens_to_ids("<|im_end|>")
-    assert "lighthouse" in tokenizer.decode(output, skip_special_tokens=True).lower()
+    output = model.generate(**prompt, max_new_tokens=24, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    assert tokenizer.decode(output).startswith("A tide is the slow rising and falling of the sea")
+
+
+def test_draft_often_guesses_what_orrery_tiny_says() -> None:
+    transformers = pytest.importorskip("transformers")
+    target, draft = (
+        transformers.AutoModelForCausalLM.from_pretrained(store.resolve_model(name)).float() for name in SHIPPED
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(store.resolve_model("orrery-tiny"))
+    prompt = tokenizer("Once upon a time", return_tensors="pt", return_token_type_ids=False)
+    start = prompt["input_ids"].shape[1]
+    text = target.generate(**prompt, max_new_tokens=100, min_new_tokens=100, do_sample=False)
+    guesses = draft(text).logits[0, start - 1 : -1].argmax(-1)
+    assert (guesses == text[0, start:]).float().mean() > 0.5
 
 
 @pytest.mark.parametrize(
