@@ -243,9 +243,9 @@ class Stage:
         if [block.block_hash and str(block.block_hash) for block in pool.blocks] != seen.hashes:
             raise broken("the pool is as its events say", "blocks bear other hashes")
         found: dict[str, set[int]] = {}
-        for cached in pool.cached_block_hash_to_block:
-            for block_hash, twins in cached.items():
-                found.setdefault(str(block_hash), set()).update(twins)
+        for group in range(len(pool.cached_block_hash_to_block)):
+            for block_hash, blocks in pool.cached_blocks(group).items():
+                found.setdefault(str(block_hash), set()).update(block.block_id for block in blocks)
         if found != {block_hash: set(twins) for block_hash, twins in seen.cached_block_hash_to_block.items()}:
             raise broken("the pool is as its events say", "cached_block_hash_to_block holds other blocks")
 

@@ -27,8 +27,9 @@ def test_free_block_queue_behaves_like_a_list(operations: list[tuple[str, int]])
     blocks = [KVCacheBlock(index) for index in range(8)]
     queue, model = FreeBlockQueue(blocks), list(range(8))
     for operation, block_id in operations:
-        if operation == "pop" and model:
-            assert queue.popleft().block_id == model.pop(0)
+        if operation == "pop" and block_id <= len(model):
+            assert [block.block_id for block in queue.popleft(block_id)] == model[:block_id]
+            del model[:block_id]
         elif operation == "append" and block_id not in model:
             queue.append(blocks[block_id])
             model.append(block_id)
@@ -46,7 +47,7 @@ def test_free_block_queue_refuses_what_is_not_there() -> None:
     with pytest.raises(ValueError, match="block 1 is not in free_block_queue"):
         queue.remove(block)
     with pytest.raises(IndexError):
-        queue.popleft()
+        queue.popleft(1)
 
 
 @given(st.lists(st.integers(0, 5), max_size=40), st.lists(st.integers(0, 5), max_size=40), st.integers(1, 8))

@@ -65,17 +65,27 @@ class FreeBlockQueue:
         block.next_free, self._tail.prev_free = self._tail, block
         self._length += 1
 
-    def popleft(self) -> KVCacheBlock:
-        """Take the block that was freed longest ago.
+    def popleft(self, count: int) -> list[KVCacheBlock]:
+        """Take the `count` blocks that were freed longest ago, in that order.
 
         Raises:
-            IndexError: the queue is empty.
+            IndexError: the queue is shorter.
         """
-        first = self._head.next_free
-        if first is None or first is self._tail:
-            raise IndexError("pop from an empty free_block_queue")
-        self.remove(first)
-        return first
+        if count > self._length:
+            raise IndexError(f"pop of {count} blocks from a free_block_queue of {self._length}")
+        popped: list[KVCacheBlock] = []
+        block = self._head.next_free
+        for _ in range(count):
+            assert block is not None
+            popped.append(block)
+            after = block.next_free
+            block.prev_free = block.next_free = None
+            block = after
+        # What is left is joined to the head once: a long prompt takes a hundred blocks in a step.
+        assert block is not None
+        self._head.next_free, block.prev_free = block, self._head
+        self._length -= count
+        return popped
 
     def remove(self, block: KVCacheBlock) -> None:
         """Take `block` out from wherever it stands.

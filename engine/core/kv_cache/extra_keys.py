@@ -33,6 +33,6 @@ def extra_keys_of_block(
     for feature in mm_features:
         if feature.offset < end and start < feature.offset + feature.length:
             keys.append(("mm", feature.mm_hash, feature.offset - start))
-    if cache_salt is not None and start == 0:
+    if cache_salt and start == 0:
         keys.append(("cache_salt", cache_salt))
     return tuple(keys) or None

@@ -30,11 +30,8 @@ class ComputedBlocks(NamedTuple):
     num_tokens: int
 
 
-class RegisteredBlock(NamedTuple):
-    """A block and the hash it was registered under: by now it may belong to someone else under another."""
-
-    block: KVCacheBlock
-    block_hash: BlockHash
+#: A block and the hash it was registered under: by now it may belong to someone else under another.
+RegisteredBlock = tuple[KVCacheBlock, BlockHash]
 
 
 class Allocation(NamedTuple):
@@ -67,12 +64,19 @@ class KVCacheManager:
         drops_last = config.speculative is not None and config.speculative.drops_last_hit_block
         self.coordinator = KVCacheCoordinator(kv_cache.groups, self.block_size, self.block_pool, int(drops_last))
         self.req_to_block_hashes: dict[int, list[BlockHash]] = {}
+        self._looked_up: set[int] = set()
+        """Serials whose hashes the trace has."""
         self._hash_algo = config.cache.prefix_caching_hash_algo
         self._none_hash = bytes.fromhex(kv_cache.none_hash)
         self.caching_metrics = CachingMetrics()
         self.nothing_computed = ComputedBlocks([[] for _ in kv_cache.groups], 0)
         self._nothing_new = Allocation(tuple([] for _ in kv_cache.groups), [])
         self._trace = trace
+
+    def hash_prompt(self, request: Request) -> None:
+        """Hash the blocks of a request that joins: at once, so that no step is kept waiting for a long prompt."""
+        if self.enable_caching and request.writes_prefix_cache:
+            self._hashes_of(request)
 
     def get_computed_blocks(self, request: Request) -> ComputedBlocks:
         """The longest cached prefix of a request: whole blocks, and never all of its tokens.
@@ -81,11 +85,12 @@ class KVCacheManager:
         """
         if not self.enable_caching:
             return self.nothing_computed
-        first_time = request.serial not in self.req_to_block_hashes
+        first_time = request.serial not in self._looked_up
         hashes = self._hashes_of(request)
         blocks = self.coordinator.find_longest_cache_hit(hashes, request.num_tokens - 1)
         found = ComputedBlocks(blocks, len(blocks[0]) * self.block_size)
         if self._trace is not None:
+            self._looked_up.add(request.serial)
             self._trace.emit(
                 KVLookup(
                     request=request.serial,
@@ -149,21 +154,17 @@ class KVCacheManager:
     def forget(self, request: Request) -> None:
         """Drop the hashes kept for a request that has ended."""
         self.req_to_block_hashes.pop(request.serial, None)
+        self._looked_up.discard(request.serial)
 
     def unregister(self, registered: list[RegisteredBlock], why: str) -> None:
         """Take their hash from blocks whose KV will not be written after all."""
         # Once each: with steps in flight, a block may have been given up and registered again under the same hash.
-        found = {e.block.block_id: e for e in registered if e.block.block_hash == e.block_hash}
-        still = list(found.values())
-        for entry in still:
-            self.block_pool.uncache(entry.block)
+        still = {block.block_id: (block, name) for block, name in registered if block.block_hash == name}
+        for block, _ in still.values():
+            self.block_pool.uncache(block)
         if still and self._trace is not None:
             self._trace.emit(
-                KVUncached(
-                    block_ids=[entry.block.block_id for entry in still],
-                    hashes=[str(entry.block_hash) for entry in still],
-                    why=why,
-                )
+                KVUncached(block_ids=list(still), hashes=[str(name) for _, name in still.values()], why=why)
             )
 
     def reset_prefix_cache(self) -> bool:
@@ -223,7 +224,7 @@ class KVCacheManager:
         registered: list[RegisteredBlock] = []
         for group in self.coordinator.groups:
             first, blocks = group.cache_blocks(request.serial, hashes, num_tokens)
-            registered += map(RegisteredBlock, blocks, hashes[first:])
+            registered += zip(blocks, hashes[first : first + len(blocks)], strict=True)
             if blocks and self._trace is not None:
                 self._trace.emit(
                     KVCached(

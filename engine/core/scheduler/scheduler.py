@@ -70,6 +70,7 @@ class Scheduler:
         """Let a new request wait; a guided one for its grammar first."""
         if request.grammar is not None:
             self.structured_output_manager.grammar_init(request)
+        self.kv_cache_manager.hash_prompt(request)
         self.waiting.add(request)
         self._emit_status(request, None, "added")
 

@@ -83,7 +83,7 @@ def _what_failed(scheduler: Scheduler, plan: StepPlan) -> tuple[list[Request], l
             if step is plan or life in lives or not missing.isdisjoint(shared):
                 lives.add(life)
                 promises += row.registered
-                missing.update(entry.block.block_id for entry in row.registered)
+                missing.update(block.block_id for block, _ in row.registered)
                 if _why_dropped(row) is None:
                     spoiled[row.request.serial] = row.request
     # A request that waits for remote KV holds its local prefix already.
