@@ -167,7 +167,10 @@ class EngineCore:
         return self.scheduler.schedule()
 
     def grammar_bitmask(self, step: int) -> GrammarBitmask | None:
-        """Which tokens the guided rows of a step in flight may sample; None if no row is guided."""
+        """Which tokens the guided rows of a step in flight may sample; None if no row is guided.
+
+        Asked between the forward pass and the sampling, not while the step is planned: see `seams.Executor`.
+        """
         return self.structured_output_manager.grammar_bitmask(self.scheduler.in_flight.plan_of(step))
 
     def update(self, step: int, output: ModelRunnerOutput | ForwardFailure) -> EngineCoreOutputs:

@@ -92,7 +92,10 @@ class Request:
         )
 
     def depart(self, num_computed_tokens: int) -> None:
-        """A step with tokens of this request leaves for the executor: they count as computed from now on."""
+        """A step with tokens of this request leaves for the executor: they count as computed from now on.
+
+        Only a step that leaves none uncomputed samples a token: of a chunked prefill, the last.
+        """
         self.num_computed_tokens = num_computed_tokens
         self.spec_token_ids = []
         if num_computed_tokens >= self.num_tokens + self.num_output_placeholders:

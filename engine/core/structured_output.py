@@ -12,7 +12,7 @@ from engine.trace.recorder import EventSink
 
 
 class StructuredOutputManager:
-    """Stands between the scheduler and the grammar backend.
+    """Stands between the scheduler and the grammar backend, which knows the vocabulary and fills the bitmasks.
 
     The backend compiles outside the engine loop. A guided request starts in WAITING_FOR_FSM; the loop reports the end
     of the compilation as an input of the core, so that a replay sees it at the same step.

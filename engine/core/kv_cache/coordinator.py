@@ -1,8 +1,9 @@
 """The coordinator: all KV cache groups of a model behind one interface.
 
 Layers whose KV is kept by the same rule form a group and share one block table per request. A model of one kind has
-one group; a hybrid one has several, which hold different blocks of the same pool for the same tokens. The manager
-above sees one answer for all of them.
+one group; a hybrid one has several, which hold different blocks of the same pool for the same tokens. To what must be
+answered for all of them (the hit, the blocks to take) the manager above sees one answer; allocating, caching and
+freeing it does group by group, over `groups`.
 """
 
 from __future__ import annotations

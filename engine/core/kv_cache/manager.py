@@ -44,7 +44,7 @@ class Allocation(NamedTuple):
 
 
 class Shortage(NamedTuple):
-    """The pool cannot serve the request now."""
+    """The pool cannot serve the request now: the scheduler preempts a running one, or lets a waiting one wait."""
 
     needed: int
     available: int
@@ -64,6 +64,7 @@ class KVCacheManager:
         drops_last = config.speculative is not None and config.speculative.drops_last_hit_block
         self.coordinator = KVCacheCoordinator(kv_cache.groups, self.block_size, self.block_pool, int(drops_last))
         self.req_to_block_hashes: dict[int, list[BlockHash]] = {}
+        """Those of its full blocks, by serial: begun by `hash_prompt`, extended where they are needed."""
         self._looked_up: set[int] = set()
         """Serials whose hashes the trace has."""
         self._hash_algo = config.cache.prefix_caching_hash_algo
@@ -113,6 +114,7 @@ class KVCacheManager:
             computed: a prefix from the cache that the request is about to share, on its admission.
             cache: give full blocks their hash now; False if their KV comes later than this step.
         """
+        # Most decodes end here: the block that the request has begun has room (see `_num_placed_tokens`).
         if computed is None and request.num_computed_tokens + num_new_tokens < request.num_placed_tokens:
             return self._nothing_new
         self._free_passed(request)

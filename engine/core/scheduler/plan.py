@@ -45,7 +45,7 @@ class StepPlan:
         admission: Admission,
         block_ids: tuple[list[int], ...],
     ) -> None:
-        """Give a request tokens in this step; those beyond the tokens it has are its drafts."""
+        """Give a request tokens of this step's budget; those beyond the tokens it has are its drafts."""
         self.budget -= num_tokens
         scheduled = ScheduledRow(
             serial=request.serial,

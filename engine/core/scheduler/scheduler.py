@@ -94,7 +94,7 @@ class Scheduler:
         return apply_output(self, plan, output)
 
     def finish(self, request: Request, status: RequestStatus, why: str, stop_reason: int | str | None = None) -> None:
-        """End a request: out of its queue, its blocks back to the pool."""
+        """End a request: out of its queue, its blocks back to the pool (later, if a connector still uses them)."""
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
             self._released.append(request.serial)
@@ -122,6 +122,8 @@ class Scheduler:
     # --- running requests ---------------------------------------------------------------------------------------
 
     def _schedule_running(self, plan: StepPlan) -> None:
+        """Decodes, and prefills that have begun: each gets tokens and slots; where blocks are missing, running
+        ones are preempted."""
         index = 0
         while index < len(self.running):
             request = self.running[index]
@@ -148,6 +150,7 @@ class Scheduler:
             index += 1
 
     def _choose_victim(self) -> Request:
+        """Whom to preempt: the least urgent running request, or, first come first served, the one admitted last."""
         if self.config.policy == "priority":
             return max(self.running, key=lambda request: (request.priority, request.serial))
         return self.running[-1]
@@ -182,6 +185,7 @@ class Scheduler:
     # --- waiting requests ---------------------------------------------------------------------------------------
 
     def _schedule_waiting(self, plan: StepPlan) -> None:
+        """Admit waiting requests in order, until a limit or the pool stops one; who is not ready yet is skipped."""
         skipped_waiting_requests: list[Request] = []
         while self.waiting:
             request = self.waiting.peek()
@@ -241,7 +245,10 @@ class Scheduler:
         return True
 
     def _find_computed(self, request: Request) -> tuple[ComputedBlocks, RemoteMatch]:
-        """KV that a request need not compute: its longest cached prefix, and what a connector has beyond it."""
+        """KV that a request need not compute: its longest cached prefix, and what a connector has beyond it.
+
+        If it waited for its grammar or for remote KV, that is there by now: its status becomes WAITING first.
+        """
         if request.status is RequestStatus.WAITING_FOR_FSM:
             self._set_status(request, RequestStatus.WAITING, "its grammar is ready")
         elif request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:

@@ -1,4 +1,5 @@
-"""When a request has reached its end, by its tokens alone. (Stop strings need text: the frontend looks for them.)"""
+"""When a request has reached its end, by its tokens alone. (Stop strings need text:
+`engine/frontend/stop_strings.py` looks for them, and the request is aborted.)"""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ class Stop(NamedTuple):
 
 
 def check_stop(request: Request, max_model_len: int) -> Stop | None:
-    """Whether the token appended last ends the request: by length, then EOS, then a stop token id."""
+    """Whether the token appended last ends the request: by length, then EOS, then a stop token id.
+
+    With `ignore_eos` a request has no `eos_token_ids`.
+    """
     if request.num_tokens >= max_model_len or request.num_output_tokens >= request.max_tokens:
         return Stop(RequestStatus.FINISHED_LENGTH_CAPPED, None)
     if request.num_output_tokens < request.sampling_params.min_tokens:
