@@ -123,13 +123,14 @@ class KVCacheManager:
         # A request on its admission drafts nothing yet, so it needs no slots to look ahead.
         num_lookahead_tokens = self.num_lookahead_tokens if request.num_computed_tokens else 0
         num_slots = min(num_computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
+        # How many blocks, and are there enough?
         needed = self.coordinator.num_blocks_to_take(request.serial, num_slots, hits)
         if needed > self.block_pool.num_free_blocks:
             return Shortage(needed, self.block_pool.num_free_blocks)
 
         if computed is not None and computed is not self.nothing_computed:
             self.caching_metrics.observe(request.num_tokens, num_hit_tokens, preempted=request.num_preemptions > 0)
-        # Every hit is taken out of the queue before anything is popped from it, or a new block might evict a hit.
+        # Take them. Every hit leaves the queue before anything is popped from it, or a new block might evict a hit.
         for group, hit in zip(self.coordinator.groups, hits, strict=True):
             if hit:
                 group.adopt(request.serial, hit)

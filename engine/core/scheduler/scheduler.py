@@ -216,6 +216,7 @@ class Scheduler:
     def _admit(self, request: Request, plan: StepPlan) -> bool:
         """Take the first waiting request out of the queue, with blocks: to run, or to wait for KV from elsewhere.
         False if the pool cannot serve it now."""
+        self._end_wait(request)
         computed, remote = self._find_computed(request)
         num_computed_tokens = request.num_computed_tokens + computed.num_tokens + remote.num_tokens
         wanted = self._tokens_wanted(request, num_computed_tokens, plan)
@@ -245,22 +246,19 @@ class Scheduler:
         return True
 
     def _find_computed(self, request: Request) -> tuple[ComputedBlocks, RemoteMatch]:
-        """KV that a request need not compute: its longest cached prefix, and what a connector has beyond it.
-
-        If it waited for its grammar or for remote KV, that is there by now: its status becomes WAITING first.
-        """
-        if request.status is RequestStatus.WAITING_FOR_FSM:
-            self._set_status(request, RequestStatus.WAITING, "its grammar is ready")
-        elif request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
-            self._take_arrived(request)
+        """KV that a request need not compute: its longest cached prefix, and what a connector has beyond it."""
         if request.num_computed_tokens or not request.reads_prefix_cache:
             return self.kv_cache_manager.nothing_computed, NO_MATCH
         computed = self.kv_cache_manager.get_computed_blocks(request)
         return computed, self.kv_transfer_manager.get_num_new_matched_tokens(request, computed.num_tokens)
 
-    def _take_arrived(self, request: Request) -> None:
-        self.kv_transfer_manager.take_arrived(request)
-        self._set_status(request, RequestStatus.WAITING, "its KV is here")
+    def _end_wait(self, request: Request) -> None:
+        """What a request waited for, its grammar or remote KV, is there: it is WAITING like any other now."""
+        if request.status is RequestStatus.WAITING_FOR_FSM:
+            self._set_status(request, RequestStatus.WAITING, "its grammar is ready")
+        elif request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
+            self.kv_transfer_manager.take_arrived(request)
+            self._set_status(request, RequestStatus.WAITING, "its KV is here")
 
     def _reclaim_from_waiting(self, request: Request) -> bool:
         """Nothing else runs, and still blocks are missing: take those of the last request whose KV came from elsewhere.
@@ -269,7 +267,7 @@ class Scheduler:
         """
         for holder in reversed(list(self.waiting)):
             if holder.status is RequestStatus.WAITING_FOR_REMOTE_KVS and self.kv_transfer_manager.has_arrived(holder):
-                self._take_arrived(holder)
+                self._end_wait(holder)
             if holder is not request and holder.num_computed_tokens:
                 self.kv_cache_manager.free(holder, f"nothing else runs, and r{request.serial} needs blocks")
                 holder.num_computed_tokens = holder.num_remote_tokens = 0
