@@ -15,6 +15,7 @@ from engine.trace.file import parse_trace
 from sim.timeline import Timeline
 from tests.viz.conftest import shipped
 from tests.viz.drawn import Drawn
+from viz.cut import UNPLANNED
 from viz.figures.parts import VIEWS, Selection
 from viz.figures.stage import stage
 from viz.gallery import DEFAULT, GALLERY, situation
@@ -100,6 +101,30 @@ def test_a_trace_cut_short_is_shown_up_to_its_end(tmp_path: Path) -> None:
     assert "cut.jsonl was cut short" in Drawn(data["parts"]["header"]).text
     assert 3 <= data["last"] < _LAST
     assert data["step"] == 3
+
+
+def test_a_trace_cut_within_a_plan_claims_nothing_that_it_does_not_know(tmp_path: Path) -> None:
+    lines = (SHIPPED / "prefix-hit.jsonl").read_bytes().splitlines(keepends=True)
+    planned = next(i for i, line in enumerate(lines) if b'"step.scheduled"' in line)
+    row = next(i for i, line in enumerate(lines) if b'"schedule.request"' in line)
+    path = tmp_path / "cut.jsonl"
+    told = set()
+    for end in range(next(i for i, line in enumerate(lines) if b'"step.started"' in line) + 1, planned + 1):
+        path.write_bytes(b"".join(lines[:end]) + b'{"type":')
+        parts = opened(trace=str(path), step=1)["parts"]
+        drawn, header = Drawn(parts["stage"]), Drawn(parts["header"])
+        assert drawn.text.count(UNPLANNED) == 3  # scheduler, why, forward pass
+        assert "Nothing was decided" not in drawn.text
+        assert "Nobody." not in drawn.text
+        places = {name: drawn.numbers(name) for name in ("data_waiting", "data_undecided", "data_row")}
+        assert list(places.values()).count([0]) == 1, "r0 is in one place"
+        told.add(next(name for name, serials in places.items() if serials))
+        assert len(drawn.all(data_reason=None)) >= (end > row) + 3 * (end >= row)
+        verdict = header.one(data_divergences=0)
+        assert "good" not in verdict.classes
+        assert "divergences; the trace was cut short" in header.text
+        assert "✓" not in header.text
+    assert told == {"data_waiting", "data_undecided", "data_row"}
 
 
 def test_every_end_that_a_trace_can_have_is_drawn() -> None:

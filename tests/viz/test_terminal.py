@@ -16,6 +16,7 @@ from engine.trace import events as ev
 from engine.trace.file import Trace, read_trace, write_trace
 from sim.timeline import Timeline
 from tests.core.driver import record_crowd
+from viz.cut import UNPLANNED
 from viz.explain import explain
 from viz.terminal.step import step_view
 from viz.terminal.summary import trace_view
@@ -203,6 +204,26 @@ def test_a_trace_without_steps_and_one_cut_short(
     (tmp_path / "cut.jsonl").write_bytes(path.read_bytes()[:40_000])
     assert main(["trace", str(tmp_path / "cut.jsonl")]) == 0
     assert "was cut short" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_step_cut_within_its_plan_claims_nothing_that_it_does_not_know(timeline: Timeline) -> None:
+    events = timeline.events
+    preempting = a_step(timeline, ev.SchedulePreempted)
+    start, end = (
+        next(i for i, e in enumerate(events) if isinstance(e, kind) and e.step == preempting)
+        for kind in (ev.ScheduleCalled, ev.StepScheduled)
+    )
+    for cut in range(start + 1, end + 1):
+        view = Timeline(Trace(timeline.header, events[:cut])).step(preempting)
+        text = " ".join(drawn(step_view("crowd.jsonl", view, preempting), 120).split())
+        assert text.count(UNPLANNED) == 3  # scheduler, forward pass, why
+        assert "nothing is to be computed" not in text
+        assert "nothing was decided" not in text
+        scheduler = text.partition("Scheduler")[2].partition("KV memory")[0]
+        assert "nobody runs" not in scheduler
+        for serial in (*view.planned.running, *view.planned.waiting[:8]):
+            assert f"r{serial} " in scheduler
+        assert all(f"r{reason.request} " in text for reason in explain(view) if reason.request is not None)
 
 
 def test_words() -> None:

@@ -11,8 +11,9 @@ from engine.trace import events as ev
 from sim.plan import PlanState
 from sim.state import RequestState, State
 from sim.timeline import StepView
+from viz.cut import UNPLANNED, plan_of
 from viz.figures.html import Html, el, join
-from viz.figures.parts import UNPLANNED, Selection, chip, count, empty, label, panel, plan_of
+from viz.figures.parts import Selection, chip, count, empty, label, panel
 from viz.theme import request_class
 
 _COLUMNS, _COLUMNS_ALONE = 20, 360

@@ -53,11 +53,12 @@ def _tabs(shown: View) -> Html:
     return el("div", "tabs", *buttons, role="group", aria_label="view")
 
 
-def verdict(num_decisions: int, num_divergences: int) -> Html:
-    """Whether the scheduler, run again on the trace's inputs alone, decided the same."""
-    css = "verdict bad" if num_divergences else "verdict good"
-    sign = "✗" if num_divergences else "✓"
-    words = f"{sign} replay: {count(num_decisions, 'decision')}, {count(num_divergences, 'divergence')}"
+def verdict(num_decisions: int, num_divergences: int, *, cut_short: bool = False) -> Html:
+    """Whether the scheduler, run again on the trace's inputs alone, decided the same; of a trace that was cut short
+    this is known up to its end only, so no tick says that all is well."""
+    css, sign = ("verdict bad", "✗ ") if num_divergences else ("verdict", "") if cut_short else ("verdict good", "✓ ")
+    words = f"{sign}replay: {count(num_decisions, 'decision')}, {count(num_divergences, 'divergence')}"
+    words += "; the trace was cut short" if cut_short else ""
     tip = "The scheduler ran again on the recorded inputs alone, and its decisions were compared with the recorded ones"
     return el("span", css, words, data_tip=tip, data_decisions=num_decisions, data_divergences=num_divergences)
 

@@ -5,13 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sim.plan import PlanState
-from sim.timeline import StepView
 from viz.figures.html import Child, Html, el
 from viz.theme import request_class
-
-#: Said of the last step of a trace that was cut short.
-UNPLANNED = "The trace ends before the plan of this step was complete."
 
 View = Literal["all", "scheduler", "kv", "forward"]
 
@@ -31,12 +26,6 @@ def chip(serial: int, *, hollow: bool = False, selected: bool = False, tip: str 
     """The name of a request in its colour; a click selects it. Hollow: it holds no seat in this step."""
     css = f"chip {request_class(serial)}" + (" hollow" if hollow else "") + (" selected" if selected else "")
     return el("button", css, f"r{serial}", data_act=f"request:{serial}", data_req=serial, data_tip=tip)
-
-
-def plan_of(view: StepView) -> PlanState | None:
-    """The plan of a step, as far as the trace tells it; None if it ends before the plan was begun."""
-    plan = view.planned.plan
-    return plan if plan is not None and plan.step == view.step else None
 
 
 def panel(name: str, title: str, subtitle: Child, *body: Child, aside: Child = None) -> Html:

@@ -8,9 +8,10 @@ from engine.core.messages import RequestStatus
 from engine.trace import events as ev
 from sim.state import RequestState, State
 from sim.timeline import StepView
+from viz.cut import NOBODY_WAITS_YET, UNDECIDED, UNPLANNED, is_planned, plan_of, undecided
 from viz.explain import WAITS_FOR, work_on_blocks
 from viz.figures.html import Html, el
-from viz.figures.parts import UNPLANNED, Selection, chip, count, empty, label, panel, plan_of
+from viz.figures.parts import Selection, chip, count, empty, label, panel
 from viz.theme import request_class
 
 _CUT_BY = {
@@ -58,20 +59,31 @@ def scheduler(view: StepView, selection: Selection) -> Html:
 
 def _running(view: StepView, selection: Selection, limit: int) -> Html:
     rows = list(_plan_rows(view).values())
-    plan = plan_of(view)
-    if plan is None or not plan.complete:
-        return empty(UNPLANNED)
-    if not rows:
+    planned, without_share = is_planned(view), undecided(view)
+    if planned and not rows:
         return empty("Nobody: this step has nothing to compute.")
     # With many rows the prefills tell the story; what is left out is counted.
     shown = set(sorted(range(len(rows)), key=lambda i: (rows[i].phase == "decode", i))[:limit])
-    widest = max(_NARROWEST_SCALE, *(row.num_wanted_tokens for row in rows))
+    widest = max([_NARROWEST_SCALE, *(row.num_wanted_tokens for row in rows)])
     drawn = [_row(row, selection, widest) for i, row in enumerate(rows) if i in shown]
     left_out = [row for i, row in enumerate(rows) if i not in shown]
     if left_out:
         tokens = sum(row.num_scheduled_tokens for row in left_out)
         drawn.append(el("div", "more", f"… {len(left_out)} more, {count(tokens, 'token')}"))
-    return el("div", "rows", *drawn)
+    drawn += [_undecided(serial, selection) for serial in without_share[:limit]]
+    if len(without_share) > limit:
+        drawn.append(el("div", "more", f"… {len(without_share) - limit} more"))
+    return el("div", "rows", *drawn, None if planned else empty(UNPLANNED))
+
+
+def _undecided(serial: int, selection: Selection) -> Html:
+    return el(
+        "div",
+        f"row {request_class(serial)}",
+        chip(serial, selected=selection.request == serial),
+        el("span", "why", UNDECIDED),
+        data_undecided=serial,
+    )
 
 
 def _row(row: ev.ScheduleRequest, selection: Selection, widest: int) -> Html:
@@ -134,13 +146,15 @@ def _needed(event: ev.SchedulePreempted) -> str:
 
 def _waiting(view: StepView, selection: Selection, limit: int) -> Html:
     waiting = view.planned.waiting
+    planned = is_planned(view)
     if not waiting:
-        return empty("Nobody.")
+        return empty("Nobody." if planned else f"{NOBODY_WAITS_YET.capitalize()}.")
     reasons = {event.request: _reason(event) for event in _plan_skipped(view)}
     rows, ahead = [], None
     for serial in waiting[:limit]:
         waits_for = WAITS_FOR.get(view.planned.requests[serial].status)
-        why = reasons.get(serial) or waits_for or (f"behind {ahead}" if ahead else "")
+        unsaid = (f"behind {ahead}" if ahead else "") if planned else UNDECIDED
+        why = reasons.get(serial) or waits_for or unsaid
         ahead = f"r{serial}"
         rows.append(
             el(

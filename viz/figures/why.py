@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from sim.timeline import StepView
+from viz.cut import UNPLANNED, is_planned
 from viz.explain import Reason, explain
 from viz.figures.code import code
 from viz.figures.html import Html, el
@@ -21,13 +22,16 @@ _CHIPS = 8
 
 def why(view: StepView, selection: Selection) -> Html:
     """Draw the reasons; beside all the other panels, without the bookkeeping that follows from them."""
-    alone = selection.view != "all"
-    reasons = [reason for reason in explain(view) if alone or not reason.detail]
+    alone, planned = selection.view != "all", is_planned(view)
+    # Of a plan that was cut short, the bookkeeping may be all there is.
+    reasons = [reason for reason in explain(view) if alone or not planned or not reason.detail]
     lines = _lines(reasons)
     limit = _LINES_ALONE if alone else _LINES
     drawn = [_line(line, selection) for line in lines[:limit]]
     if len(lines) > limit:
         drawn.append(el("p", "more", f"… {sum(map(len, lines[limit:]))} more decisions"))
+    if not planned:
+        drawn.append(empty(UNPLANNED))
     return panel(
         "why",
         "Why?",

@@ -107,4 +107,4 @@ def _verdict(timeline: Timeline, version: FileVersion) -> Html:
         report = replay_verdict(version)
     except TraceError as error:
         return el("span", "verdict", "replay: not possible", data_tip=str(error))
-    return verdict(report.num_decisions, report.num_divergences)
+    return verdict(report.num_decisions, report.num_divergences, cut_short=report.truncated is not None)

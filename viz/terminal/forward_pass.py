@@ -12,6 +12,7 @@ from rich.text import Text
 
 from engine.trace import events as ev
 from sim.timeline import StepView
+from viz.cut import UNPLANNED, is_planned
 from viz.terminal.words import chip, counted, duration, filled_style, listed, panel, visible
 
 _CELL = 8
@@ -28,6 +29,8 @@ class _Token(NamedTuple):
 
 def forward_pass(view: StepView) -> RenderableType:
     """Draw what the model computes in a step."""
+    if not is_planned(view):
+        return panel("Forward pass", UNPLANNED)
     tokens = list(_super_sequence(view))
     if not tokens:
         return Group()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -10,6 +12,7 @@ from rich.text import Text
 from engine.trace import events as ev
 from sim.plan import PlanState
 from sim.timeline import StepView
+from viz.cut import NOBODY_WAITS_YET, UNDECIDED, UNPLANNED, is_planned, plan_of, undecided
 from viz.explain import WAITS_FOR, Reason
 from viz.terminal.words import chip, filled_style, line_style, panel
 
@@ -22,18 +25,19 @@ _ADMITTED = {"running": "", "new": "new", "resumed": "resumed"}
 
 def scheduler(view: StepView, reasons: list[Reason]) -> RenderableType:
     """Draw the queues and the budget of a step."""
-    plan = view.plan
-    budget = _grid(["dim", "", ""])
-    budget.add_row("budget", _Budget(plan), f"{plan.num_scheduled_tokens:,} / {plan.token_budget:,} tokens")
-    return panel(
-        "Scheduler", "who runs in this step, and who has to wait", _running(view), _waiting(view, reasons), budget
-    )
+    drawn = [_running(view), *_undecided(view), _waiting(view, reasons)]
+    if plan := plan_of(view):
+        budget = _grid(["dim", "", ""])
+        budget.add_row("budget", _Budget(plan), f"{plan.num_scheduled_tokens:,} / {plan.token_budget:,} tokens")
+        drawn.append(budget)
+    return panel("Scheduler", "who runs in this step, and who has to wait", *drawn)
 
 
 def _running(view: StepView) -> RenderableType:
-    rows = view.plan.rows.values()
+    plan = plan_of(view)
+    rows = plan.rows.values() if plan else ()
     if not rows:
-        return Text("nobody runs: nothing is to be computed", "dim")
+        return Text("nobody runs: nothing is to be computed", "dim") if is_planned(view) else Group()
     table = _grid(["dim", "", "", "dim", "", ""])
     most = max(row.num_wanted_tokens for row in rows)
     for place, row in enumerate(rows):
@@ -49,6 +53,17 @@ def _running(view: StepView) -> RenderableType:
     return table
 
 
+def _undecided(view: StepView) -> Iterator[RenderableType]:
+    """Of a plan that was cut short: who runs, with what is not known, and why not."""
+    if is_planned(view):
+        return
+    table = _grid(["dim", "", "dim"])
+    for serial in undecided(view):
+        table.add_row("", chip(serial), UNDECIDED)
+    yield table
+    yield Text(UNPLANNED, "yellow")
+
+
 def _bar(row: ev.ScheduleRequest, most: int) -> Text:
     wanted = max(1, round(_BAR * row.num_wanted_tokens / max(most, _BAR)))
     got = max(1, round(wanted * row.num_scheduled_tokens / row.num_wanted_tokens))
@@ -56,14 +71,15 @@ def _bar(row: ev.ScheduleRequest, most: int) -> Text:
 
 
 def _waiting(view: StepView, reasons: list[Reason]) -> RenderableType:
-    planned, plan = view.planned, view.plan
+    planned = view.planned
     skipped = {r.request: r.sentence for r in reasons if r.event_type == "schedule.skipped"}
     why = skipped | {r.request: r.sentence for r in reasons if r.event_type == "schedule.preempted"}
-    if not planned.waiting and not plan.skipped:
-        return Text("waiting  nobody", "dim")
+    if not planned.waiting:
+        return Text("waiting  nobody" if is_planned(view) else f"waiting  {NOBODY_WAITS_YET}", "dim")
+    unsaid = Text("behind it" if is_planned(view) else UNDECIDED, "dim")
     table = _grid(["dim", "", ""])
     for place, serial in enumerate(planned.waiting[:_MOST_WAITING]):
-        sentence = why.get(serial) or WAITS_FOR.get(planned.requests[serial].status) or Text("behind it", "dim")
+        sentence = why.get(serial) or WAITS_FOR.get(planned.requests[serial].status) or unsaid
         table.add_row("waiting" if place == 0 else "", chip(serial), sentence)
     if len(planned.waiting) > _MOST_WAITING:
         table.add_row("", "", Text(f"… and {len(planned.waiting) - _MOST_WAITING:,} more", "dim"))

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from engine.trace.events import Header
 from sim.timeline import StepView
+from viz.cut import is_planned, plan_of
 from viz.explain import explain
 from viz.terminal.forward_pass import forward_pass
 from viz.terminal.kv_memory import kv_memory
@@ -26,7 +27,7 @@ def step_view(name: str, view: StepView, last_step: int) -> RenderableType:
         scheduler(view, reasons),
         kv_memory(view),
         forward_pass(view),
-        why(reasons),
+        why(reasons, planned=is_planned(view)),
     )
 
 
@@ -38,7 +39,8 @@ def masthead(name: str, header: Header) -> Text:
 
 
 def _headline(view: StepView, last_step: int) -> Text:
-    rows = view.plan.rows.values()
+    plan = plan_of(view)
+    rows = plan.rows.values() if plan else ()
     prefills = [row.num_scheduled_tokens for row in rows if row.phase == "prefill"]
     decodes = [row.num_scheduled_tokens for row in rows if row.phase == "decode"]
     facts = listed(
@@ -46,7 +48,8 @@ def _headline(view: StepView, last_step: int) -> Text:
             f"{counted(sum(prefills), 'token')} of {counted(len(prefills), 'prefill')}" if prefills else "",
             f"{counted(sum(decodes), 'token')} of {counted(len(decodes), 'decode')}" if decodes else "",
             counted(len(view.arrivals), "arrival"),
-            counted(len(view.plan.preempted), "preemption"),
+            counted(len(plan.preempted), "preemption") if plan else "",
         ]
     )
-    return Text.assemble((f"Step {view.step} / {last_step}", "bold reverse"), "  ", facts or "nothing to compute", "\n")
+    nothing = "nothing to compute" if is_planned(view) else "cut short"
+    return Text.assemble((f"Step {view.step} / {last_step}", "bold reverse"), "  ", facts or nothing, "\n")

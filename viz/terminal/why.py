@@ -6,15 +6,17 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from viz.cut import UNPLANNED
 from viz.explain import Reason
 from viz.source import ROOT, Place
 from viz.terminal.words import chip, panel
 
 
-def why(reasons: list[Reason]) -> RenderableType:
+def why(reasons: list[Reason], *, planned: bool) -> RenderableType:
     """Draw the reasons; bookkeeping that follows from a decision is drawn faint."""
+    cut = [] if planned else [Text(UNPLANNED, "yellow")]
     if not reasons:
-        return panel("Why?", "nothing was decided in this step")
+        return panel("Why?", "nothing was decided in this step" if planned else UNPLANNED)
     table = Table.grid(padding=(0, 2), expand=True)
     table.add_column(no_wrap=True)
     table.add_column(ratio=1)
@@ -22,7 +24,7 @@ def why(reasons: list[Reason]) -> RenderableType:
     for reason in reasons:
         name = chip(reason.request) if reason.request is not None else Text("")
         table.add_row(name, Text(reason.sentence, "dim" if reason.detail else ""), _link(reason.place))
-    return panel("Why?", "every decision of this step, in order, and the line of code that made it", table)
+    return panel("Why?", "every decision of this step, in order, and the line of code that made it", table, *cut)
 
 
 def _link(place: Place) -> Text:
