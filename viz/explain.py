@@ -237,14 +237,13 @@ class _Telling:
         return _Said(event.request, shared, "touch")
 
     def allocated(self, event: ev.KVAllocated) -> _Said:
-        evicted = event.evicted_block_ids
-        lost = (
-            ", and with it a cached prefix" if len(evicted) == 1 else f", and with them {len(evicted)} cached prefixes"
-        )
+        evicted, lost = event.evicted_block_ids, ""
+        if evicted:
+            which = f"{'block' if len(evicted) == 1 else 'blocks'} {numbers(evicted)}"
+            whose = ", whose cached content" if evicted == event.block_ids else f"; what {which} had cached"
+            lost = f"{whose} is evicted"
         blocks = f"gets {count(len(event.block_ids), 'block')} from the head of free_block_queue"
-        return _Said(
-            event.request, f"{blocks}: {numbers(event.block_ids)}{lost if evicted else ''}", "new blocks", not evicted
-        )
+        return _Said(event.request, f"{blocks}: {numbers(event.block_ids)}{lost}", "new blocks", not evicted)
 
     def cached(self, event: ev.KVCached) -> _Said:
         one = len(event.block_ids) == 1

@@ -186,3 +186,9 @@ def test_opens_and_replays_where_torch_cannot_be_imported() -> None:
     assert "0 divergences" in Drawn(step["header"]).text
     assert Drawn(gallery["stage"]).all(data_situation=None)
     assert "pip install 'llm-orrery[engine]'" in Drawn(live["header"]).text
+
+
+def test_the_help_has_the_words_that_the_panels_use() -> None:
+    words = (_APP.parent / "components" / "help.html").read_text(encoding="utf-8")
+    for word in ("evicted", "cached", "budget", "slot", "super-sequence"):
+        assert word in words.partition("<h2>Keys")[0]

@@ -127,6 +127,20 @@ def test_victims(path: Path) -> None:
     assert "r1 stays in waiting: a step that preempts admits nobody" in said
 
 
+def test_blocks_whose_content_is_evicted(path: Path) -> None:
+    run = Run(path, num_blocks=17)
+    run.add("a", 16, max_tokens=1)
+    run_step(run.core)
+    for number, size in enumerate((52, 62)):
+        run.add(f"b{number}", size, first=100 * (number + 1), max_tokens=1)
+        run_step(run.core)
+    head = "from the head of free_block_queue"
+    some = f"r1 gets 13 blocks {head}: 5 6 7 8 9 10 … (13); what block 4 had cached is evicted"
+    every = f"r2 gets 16 blocks {head}: 3 2 1 4 16 15 … (16), whose cached content is evicted"
+    assert some in run.said(2)
+    assert every in run.said(3)
+
+
 def test_ends_and_failures(path: Path) -> None:
     run = Run(path)
     run.add("a", 4, stop_token_ids=(9,), ignore_eos=True)

@@ -94,7 +94,7 @@ def _changed(events: Sequence[ev.Event]) -> dict[int, str]:
         if isinstance(event, ev.KVAllocated):
             changed.update(dict.fromkeys(event.block_ids, "handed out in this step"))
             changed.update(
-                dict.fromkeys(event.evicted_block_ids, "handed out in this step: what it had cached is lost")
+                dict.fromkeys(event.evicted_block_ids, "handed out in this step: what it had cached is evicted")
             )
         elif isinstance(event, ev.KVTouched):
             changed.update(dict.fromkeys(event.block_ids, "found in the prefix cache in this step"))
