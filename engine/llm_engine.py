@@ -27,6 +27,7 @@ from engine.frontend.processor import Processor
 from engine.frontend.prompts import Prompt, PromptContent
 from engine.frontend.tokenizer import Tokenizer
 from engine.loop.inproc_client import InprocClient
+from engine.loop.interrupt import InterruptBetweenSteps
 from engine.metrics import MetricsCollector, RunMetrics
 from engine.outputs import RequestOutput
 from engine.sample.logits_processors import LogitsProcessor
@@ -120,6 +121,7 @@ class LLMEngine:
         self._processor = Processor(tokenizer, model, config.model.seed, config.model.max_logprobs, logits_processors)
         self._output_processor = OutputProcessor(tokenizer, recorder)
         self._num_arrived = 0
+        self._undelivered: list[RequestOutput] = []
 
     @classmethod
     def from_engine_args(
@@ -176,12 +178,30 @@ class LLMEngine:
             )
             admitted.append(_Admitted(text, request.request_id, fan_out(request)))
         self._output_processor.require_free(chain.from_iterable(each.ids() for each in admitted))
-        for each in admitted:
-            self._admit(each)
+        try:
+            for each in admitted:
+                self._admit(each)
+        except BaseException:
+            self.abort_request([each.request_id for each in admitted])
+            raise
 
     def step(self) -> list[RequestOutput]:
-        """Run one step; returns where each request that it moved now stands."""
+        """Run one step; returns where each request that it moved now stands.
+
+        Ctrl-C is held back until the step is over; what it brought is then returned by the next call.
+        """
         self._require_open()
+        if self._undelivered:
+            undelivered, self._undelivered = self._undelivered, []
+            return undelivered
+        with InterruptBetweenSteps() as interrupt:
+            outputs = self._step()
+        if interrupt.asked:
+            self._undelivered = outputs
+            interrupt.check()
+        return outputs
+
+    def _step(self) -> list[RequestOutput]:
         processed = self._output_processor.process_outputs(self._client.get_output())
         if processed.stopped:
             self._client.abort_requests(processed.stopped, cause=STOP_STRING)
@@ -212,8 +232,8 @@ class LLMEngine:
         return load_chat_template(self.model_path, source)
 
     def has_unfinished_requests(self) -> bool:
-        """Whether any request waits or runs."""
-        return self._client.has_unfinished_requests()
+        """Whether any request waits or runs, or has news that nobody was told."""
+        return bool(self._undelivered) or self._client.has_unfinished_requests()
 
     def reset_prefix_cache(self) -> bool:
         """Forget every cached prefix. Refused, with False, while any request holds blocks."""

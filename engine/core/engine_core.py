@@ -92,7 +92,6 @@ class EngineCore:
         if request.grammar is not None:
             self.structured_output_manager.require_backend()
         serial = self._num_added
-        self._num_added += 1
         if self._trace is not None:
             self._trace.emit(
                 RequestAdded(
@@ -111,6 +110,7 @@ class EngineCore:
                     has_prompt_embeds=request.prompt_embeds is not None,
                 )
             )
+        self._num_added += 1
         live = self.requests[request.request_id] = Request(serial, request, self.max_model_len)
         self.scheduler.add(live)
         return serial

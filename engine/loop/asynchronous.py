@@ -12,18 +12,22 @@ depends on the token before.
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from engine.core.engine_core import EngineCore
-from engine.core.messages import EngineCoreOutputs, ForwardFailure, ModelRunnerOutput
+from engine.core.messages import EngineCoreOutput, EngineCoreOutputs, ForwardFailure, ModelRunnerOutput
 from engine.core.seams import Executor
 from engine.errors import ForwardError
+from engine.loop.synchronous import INTERRUPTED
 
 
-class _StepInFlight(NamedTuple):
+@dataclass(slots=True)
+class _StepInFlight:
     step: int
-    answer: Future[ModelRunnerOutput]
+    answer: Future[ModelRunnerOutput] | None = None
+    """None until its tokens are asked for."""
 
 
 class AsynchronousLoop:
@@ -38,34 +42,57 @@ class AsynchronousLoop:
         self._core = core
         self._executor = executor
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="executor")
-        self._last: _StepInFlight | None = None
+        self._in_flight: deque[_StepInFlight] = deque()
+        self._untold: list[EngineCoreOutput] = []
 
     @property
     def has_steps_in_flight(self) -> bool:
-        """Whether a step runs whose output has not been taken in."""
-        return self._last is not None
+        """Whether a step is still to be taken in, or there is news that nobody has been told."""
+        return bool(self._in_flight or self._untold)
 
     def step(self) -> EngineCoreOutputs:
-        """Plan and start the next step, then take in what the one before it brought."""
-        plan = self._core.schedule()
-        if plan.rows:
-            self._thread.submit(self._executor.execute_model, plan)
-        outputs = self._take_in_last(plan.step)
-        if plan.rows:
-            grammar_bitmask = self._core.grammar_bitmask(plan.step)
-            answer = self._thread.submit(self._executor.sample_tokens, grammar_bitmask)
-            self._last = _StepInFlight(plan.step, answer)
-        return outputs
+        """Plan and start the next step, then take in what the one before it brought.
+
+        An interrupt in the middle is raised; the requests of the steps in flight end with an error, which the next
+        step tells.
+        """
+        if self._untold:
+            outputs, self._untold = self._untold, []
+            return EngineCoreOutputs(step=self._core.scheduler.step, outputs=outputs)
+        try:
+            return self._step()
+        except BaseException:
+            self._give_up()
+            raise
 
     def shutdown(self) -> None:
         """Wait for what still runs, and end the executor's thread."""
         self._thread.shutdown()
 
-    def _take_in_last(self, step: int) -> EngineCoreOutputs:
-        last, self._last = self._last, None
-        if last is None:
-            return EngineCoreOutputs(step=step, outputs=[])
+    def _step(self) -> EngineCoreOutputs:
+        plan = self._core.schedule()
+        started = _StepInFlight(plan.step) if plan.rows else None
+        if started:
+            self._in_flight.append(started)
+            self._thread.submit(self._executor.execute_model, plan)
+        outputs = EngineCoreOutputs(step=plan.step, outputs=[])
+        if self._in_flight and self._in_flight[0].answer is not None:
+            outputs = self._take_in(self._in_flight[0], self._in_flight[0].answer)
+        if started:
+            started.answer = self._thread.submit(self._executor.sample_tokens, self._core.grammar_bitmask(plan.step))
+        return outputs
+
+    def _take_in(self, oldest: _StepInFlight, answer: Future[ModelRunnerOutput]) -> EngineCoreOutputs:
         try:
-            return self._core.update(last.step, last.answer.result())
+            output: ModelRunnerOutput | ForwardFailure = answer.result()
         except ForwardError as error:
-            return self._core.update(last.step, ForwardFailure(step=last.step, why=str(error)))
+            output = ForwardFailure(step=oldest.step, why=str(error))
+        self._in_flight.popleft()
+        return self._core.update(oldest.step, output)
+
+    def _give_up(self) -> None:
+        """Let every step in flight land as a failure. What the executor still does for them comes before anything new,
+        and nobody looks at it."""
+        while self._in_flight:
+            step = self._in_flight.popleft().step
+            self._untold += self._core.update(step, ForwardFailure(step=step, why=INTERRUPTED)).outputs

@@ -29,6 +29,11 @@ class InterruptBetweenSteps:
         if self._installed:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
+    @property
+    def asked(self) -> bool:
+        """Whether one has been held back."""
+        return self._asked
+
     def check(self) -> None:
         """Raise the KeyboardInterrupt that was held back, if there is one."""
         if self._asked:

@@ -11,22 +11,35 @@ from engine.errors import ForwardError
 class SynchronousLoop:
     """Drives a core and an executor, one step at a time."""
 
-    #: Whether steps are still to be taken in; here a step is over when `step` returns.
-    has_steps_in_flight = False
-
     def __init__(self, core: EngineCore, executor: Executor) -> None:
         self._core = core
         self._executor = executor
+        self._untold: EngineCoreOutputs | None = None
+
+    @property
+    def has_steps_in_flight(self) -> bool:
+        """Whether there is news that nobody has been told: of a step that was torn off by an interrupt."""
+        return self._untold is not None
 
     def step(self) -> EngineCoreOutputs:
         """Plan a step, run it, and take in what came of it.
 
-        A failed forward pass ends the requests of its step with an error; all others go on.
+        A failed forward pass ends the requests of its step with an error; all others go on. So does an interrupt in
+        the middle of one: it is raised, and what it cost is told by the next step.
         """
+        if self._untold is not None:
+            untold, self._untold = self._untold, None
+            return untold
         plan = self._core.schedule()
         if not plan.rows:
             return EngineCoreOutputs(step=plan.step, outputs=[])
-        return self._core.update(plan.step, self._forward(plan))
+        try:
+            answer = self._forward(plan)
+        except BaseException:
+            # Its KV may be half written: if the step stayed in flight, its hashes would promise what is not there.
+            self._untold = self._core.update(plan.step, ForwardFailure(step=plan.step, why=INTERRUPTED))
+            raise
+        return self._core.update(plan.step, answer)
 
     def shutdown(self) -> None:
         """Nothing runs between two steps."""
@@ -37,3 +50,6 @@ class SynchronousLoop:
             return self._executor.sample_tokens(self._core.grammar_bitmask(plan.step))
         except ForwardError as error:
             return ForwardFailure(step=plan.step, why=str(error))
+
+
+INTERRUPTED = "The step was interrupted."
