@@ -21,11 +21,15 @@ app: $(VENV)/.ready ## Set up what is missing and open the app in a browser
 
 demo: $(VENV)/.ready ## Generate with a real model, write a trace, replay it, check it, draw one step of it
 	$(ORRERY) model fetch smollm2-135m
-	$(ORRERY) generate --model smollm2-135m --temperature 0 --max-tokens 24 --trace $(DEMO_TRACE) \
-		--prompt "The capital of France is" --prompt "An orrery is a model of"
+	$(ORRERY) generate --model smollm2-135m --temperature 0 --max-tokens 40 --stop . --trace $(DEMO_TRACE) \
+		--max-num-batched-tokens 24 \
+		--prompt "The capital of France is Paris. The capital of Italy is" \
+		--prompt "An orrery is a mechanical model of the solar system. It shows how the planets" \
+		--prompt "Once upon a time, a clockmaker built a small model of the planets, and every evening he"
 	$(ORRERY) replay $(DEMO_TRACE)
 	$(ORRERY) check $(DEMO_TRACE)
 	$(ORRERY) trace $(DEMO_TRACE) --step 2
+	@echo "The same run in the browser: $(ORRERY) app $(DEMO_TRACE)"
 
 test: $(VENV)/.ready-dev smollm2 ## Set up what is missing and run every test that needs no GPU
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(PY) -m pytest $(PYTEST_ARGS)

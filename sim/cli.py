@@ -41,7 +41,10 @@ def replay(trace_file: _TraceFile) -> None:
     raise typer.Exit(report.num_divergences)
 
 
-def check(trace_file: _TraceFile) -> None:
+def check(
+    trace_file: _TraceFile,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what each invariant states.")] = False,
+) -> None:
     """Check the invariants that every trace must keep."""
     from sim.invariants import check as run_check
     from sim.invariants import render
@@ -51,7 +54,7 @@ def check(trace_file: _TraceFile) -> None:
     console = Console(highlight=False)
     if trace.truncated:
         console.print(Text(trace.truncated, "yellow"))
-    console.print(render(report))
+    console.print(render(report, verbose=verbose))
     raise typer.Exit(int(bool(report.violations)))
 
 

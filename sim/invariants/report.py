@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -16,9 +17,17 @@ if TYPE_CHECKING:
 _SHOWN = 12
 
 
-def render(report: CheckReport) -> RenderableType:
-    """Every invariant with a mark and the number of events it looked at, then the violations, then the verdict."""
+def render(report: CheckReport, *, verbose: bool = False) -> RenderableType:
+    """Every invariant with a mark, then the violations, then the verdict.
+
+    Args:
+        report: what a check found.
+        verbose: each invariant on a line of its own, with its statement and the number of events it looked at.
+    """
     from sim.invariants.checker import INVARIANTS
+
+    if not verbose:
+        return Group(_marks(report), "", *_violations(report), _verdict(report))
 
     broken = Counter(violation.invariant for violation in report.violations)
     table = Table.grid(padding=(0, 2))
@@ -32,6 +41,19 @@ def render(report: CheckReport) -> RenderableType:
         mark = Text("✗", "bold red") if broken[invariant.name] else Text("✓", "green") if looks else Text("·", "dim")
         table.add_row(mark, invariant.name, f"{looks:,}" if looks else "–", invariant.statement)
     return Group(table, "", *_violations(report), _verdict(report))
+
+
+def _marks(report: CheckReport) -> RenderableType:
+    from sim.invariants.checker import INVARIANTS
+
+    broken = {violation.invariant for violation in report.violations}
+    marks = [
+        Text.assemble(
+            ("✗ ", "bold red") if i.name in broken else ("✓ ", "green") if report.num_looks[i.name] else "· "
+        ).append(i.name)
+        for i in INVARIANTS
+    ]
+    return Columns(marks, padding=(0, 3), column_first=True)
 
 
 def _violations(report: CheckReport) -> list[Text]:

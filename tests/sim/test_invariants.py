@@ -328,6 +328,9 @@ def test_the_table_names_every_invariant_and_the_event(trace: Trace) -> None:
     whole = console.export_text()
     assert all(invariant.name in whole for invariant in INVARIANTS)
     assert f"{len(trace.events):,} events, 0 violations" in whole
+    console.print(render(check(trace), verbose=True))
+    stated = " ".join(console.export_text().split())
+    assert INVARIANTS[1].statement.split()[0] in stated and "looks" in stated
     false, event = edited(trace, WRONG["head first"])
     console.print(render(check(false)))
     told = console.export_text()
