@@ -105,6 +105,11 @@ def numbers(block_ids: list[int], most: int = 6) -> str:
     return shown if len(block_ids) <= most else f"{shown} … ({len(block_ids)})"
 
 
+def shortage(needed: int, available: int) -> str:
+    """Why blocks are missing; free ones count whether or not they are still cached."""
+    return f"needs {count(needed, 'block')}, free_block_queue holds {available:,}"
+
+
 def work_on_blocks(*, sending: bool, receiving: bool) -> str:
     """What happens to blocks on which a connector works: they are being `sent`, `received`, or both."""
     return "sent and received" if sending and receiving else "sent" if sending else "received"
@@ -188,7 +193,7 @@ class _Telling:
         if event.request in self.running:
             return _Said(event.request, f"gets nothing: no budget is left in this step{behind}", "running")
         if event.reason == "no_free_blocks":
-            needs = f"needs {count(event.needed, 'block')}, {event.available:,} free"
+            needs = shortage(event.needed, event.available)
             return _Said(event.request, f"stays in waiting: {needs}{behind}", "slots")
         return _Said(event.request, f"stays in waiting: {self._limit(event)}{behind}", "limit")
 
@@ -204,13 +209,12 @@ class _Telling:
         returned = self.rows.pop(event.victim, None)
         back = f"; its {count(returned.num_scheduled_tokens, 'token')} go back to the budget" if returned else ""
         who = "the last of the running queue" if self.config.policy == "fcfs" else "the least urgent of those running"
-        needs = f"{count(event.needed, 'block')} ({event.available:,} free)"
+        needs = shortage(event.needed, event.available)
         if event.victim == event.for_request:
-            return _Said(
-                event.victim, f"preempted: it needs {needs}, and is itself {who} ({self.config.policy})", "victim"
-            )
-        for_whom = f"preempted so that r{event.for_request} gets {needs}"
-        return _Said(event.victim, f"{for_whom}: {who} gives way ({self.config.policy}){back}", "victim")
+            itself = f"preempted: it {needs}, and it is itself {who} ({self.config.policy})"
+            return _Said(event.victim, itself, "victim")
+        for_whom = f"preempted: r{event.for_request} {needs}"
+        return _Said(event.victim, f"{for_whom}, so {who} gives way ({self.config.policy}){back}", "victim")
 
     # --- memory -----------------------------------------------------------------------------------------------
 

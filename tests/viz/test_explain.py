@@ -108,7 +108,7 @@ def test_seats_and_blocks_that_are_missing(path: Path) -> None:
     run.add("c", 3)
     run_step(run.core)
     run_step(run.core)
-    assert run.said(1)[-1] == "r1 stays in waiting: needs 8 blocks, 6 free, with 1 more behind it"
+    assert run.said(1)[-1] == "r1 stays in waiting: needs 8 blocks, free_block_queue holds 6, with 1 more behind it"
     assert "r0 ends: it has its 2 tokens, max_tokens" in run.said(2)
     run_step(run.core)
     run.add("d", 3)
@@ -123,7 +123,8 @@ def test_victims(path: Path) -> None:
     for _ in range(4):
         run_step(run.core)
     said = run.said(2) + run.said(3)
-    assert "r1 preempted so that r0 gets 1 block (0 free): the last of the running queue gives way (fcfs)" in said
+    short = "r1 preempted: r0 needs 1 block, free_block_queue holds 0"
+    assert f"{short}, so the last of the running queue gives way (fcfs)" in said
     assert "r1 stays in waiting: a step that preempts admits nobody" in said
 
 

@@ -225,6 +225,19 @@ def test_every_decision_has_its_reason_and_its_code(views: list[StepView]) -> No
             assert {button["data-code"] for button in drawn.all(data_code=None)} == sources
 
 
+def test_a_free_block_is_empty_or_still_cached_and_the_queue_holds_both() -> None:
+    view = next(v for v in map(shipped("eviction").step, range(1, 17)) if v.planned.pool.counts()["cached"])
+    drawn, pool = Drawn(kv_memory(view, ALONE)), view.planned.pool
+    counts = pool.counts()
+    assert counts["cached"] and counts["free"]
+    assert f"{counts['cached']} cached" in drawn.text
+    assert f"{counts['free']} empty" in drawn.text
+    assert int(drawn.one(data_length=None)["data-length"]) == counts["cached"] + counts["free"]
+    words = {"free": "empty", "cached": "free, still cached"}
+    for block in drawn.all(data_state=None):
+        assert words.get(block["data-state"], "") in block["data-tip"]
+
+
 # --- forward pass -----------------------------------------------------------------------------------------------
 
 

@@ -57,8 +57,12 @@ def _legend(state: State) -> Html:
     entries = [
         ("used", f"{in_use:,} in use", "held by a request, in the request's colour"),
         ("shared", f"{counts['shared']:,} of them shared", "the badge counts the requests that read it"),
-        ("cached", f"{counts['cached']:,} cached", "free, but its content can still be found, until it is handed out"),
-        ("free", f"{counts['free']:,} free", "its content is of no use to anyone"),
+        (
+            "cached",
+            f"{counts['cached']:,} cached",
+            "free, still cached: its content can be found until it is handed out",
+        ),
+        ("free", f"{counts['free']:,} empty", "free, and without content that could be found"),
         ("new", "new in this step", "handed out by this step's plan"),
     ]
     if held:
@@ -152,7 +156,7 @@ def _what(block: BlockState, state: State) -> str:
         case "null":
             return "the null block, which stands for no block and is never handed out"
         case "free":
-            return "free"
+            return "empty"
         case "cached":
             source = f", computed for r{block.origin.request}" if block.origin else ""
             return f"free, still cached{source}"
@@ -214,7 +218,7 @@ def _queue(state: State, selection: Selection, head: int, tail: int) -> Html:
     """`free_block_queue` as the doubly linked list it is; its middle is counted."""
     queue = state.pool.free_block_queue
     if not queue:
-        return empty("Empty: every block is in use, so the next request for one must preempt.")
+        return empty("No block: every one is in use, so the next request for one must preempt.")
     shown = list(islice(queue, head))
     behind = list(islice(reversed(queue), min(tail, len(queue) - len(shown))))[::-1]
     hidden = len(queue) - len(shown) - len(behind)

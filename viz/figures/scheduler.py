@@ -9,7 +9,7 @@ from engine.trace import events as ev
 from sim.state import RequestState, State
 from sim.timeline import StepView
 from viz.cut import NOBODY_WAITS_YET, UNDECIDED, UNPLANNED, is_planned, plan_of, undecided
-from viz.explain import WAITS_FOR, work_on_blocks
+from viz.explain import WAITS_FOR, shortage, work_on_blocks
 from viz.figures.html import Html, el
 from viz.figures.parts import Selection, chip, count, empty, label, panel
 from viz.theme import request_class
@@ -141,7 +141,7 @@ def _preempted(view: StepView, selection: Selection) -> Html | None:
 
 def _needed(event: ev.SchedulePreempted) -> str:
     who = "it" if event.for_request == event.victim else f"r{event.for_request}"
-    return f"{who} needs {count(event.needed, 'block')}, {event.available} free"
+    return f"{who} {shortage(event.needed, event.available)}"
 
 
 def _waiting(view: StepView, selection: Selection, limit: int) -> Html:
@@ -172,7 +172,7 @@ def _waiting(view: StepView, selection: Selection, limit: int) -> Html:
 
 def _reason(event: ev.ScheduleSkipped) -> str:
     if event.reason == "no_free_blocks":
-        return f"needs {count(event.needed, 'block')}, {event.available} free"
+        return shortage(event.needed, event.available)
     return _WAITS_BECAUSE[event.reason]
 
 

@@ -32,8 +32,8 @@ def kv_memory(view: StepView) -> RenderableType:
             f"{counts['in use'] + counts['shared']:,} in use",
             f"{counts['shared']:,} of them shared" if counts["shared"] else "",
             f"{len(state.held_blocks):,} held for requests that have ended" if state.held_blocks else "",
-            f"{counts['cached']:,} cached, evictable" if counts["cached"] else "",
-            f"{counts['free']:,} free",
+            f"{counts['cached']:,} free, still cached" if counts["cached"] else "",
+            f"{counts['free']:,} empty",
             "1 null",
         ]
     )
@@ -56,7 +56,7 @@ class _Pool:
         rows = [blocks[start : start + per_row] for start in range(0, len(blocks), per_row)]
         told = rows
         if len(rows) > _MOST_ROWS:
-            # In a big pool the rows in which every block is free say nothing: they are counted.
+            # In a big pool the rows in which every block is empty say nothing: they are counted.
             told = [row for row in rows if any(block.kind != "free" for block in row)][:_MOST_ROWS]
         left_out = len(blocks) - sum(map(len, told))
         for row in told:
@@ -85,7 +85,7 @@ class _Pool:
 
 def _legend(plain: bool) -> Text:
     in_use = "[12] in use" if plain else "coloured: in use"
-    return Text(f"{in_use} · ² held by 2 · + new in this step · (13) cached, evictable · 14 free · ∅ null", "dim")
+    return Text(f"{in_use} · ² held by 2 · + new in this step · (13) free, still cached · 14 empty · ∅ null", "dim")
 
 
 def _queue(state: State) -> Text:
@@ -96,7 +96,9 @@ def _queue(state: State) -> Text:
     if rest > 0:
         tail = list(islice(reversed(queue), min(rest, _QUEUE_TAIL)))[::-1]
         ids += ["…"] * (rest > len(tail)) + [_queued(state, block_id) for block_id in tail]
-    return Text.assemble(("\nfree_block_queue, left goes next  ", "dim"), " ⇄ ".join(ids) or "empty")
+    return Text.assemble(
+        ("\nfree_block_queue, left goes next  ", "dim"), " ⇄ ".join(ids) or "no block: every one is in use"
+    )
 
 
 def _queued(state: State, block_id: int) -> str:
