@@ -96,6 +96,7 @@ def test_a_step_tells_every_row_block_and_reason(timeline: Timeline, colour: boo
         for reason in explain(view):
             assert all(word in flat for word in reason.sentence.split())
             assert str(reason.place).removeprefix("engine/core/") in text
+        assert "the function that made it" in text
         for serial in (*view.plan.rows, *view.planned.waiting[:8]):
             assert f"r{serial} " in text
 

@@ -1,4 +1,4 @@
-"""Why?: every decision of a step in order, in plain words, with the code that made it."""
+"""Why?: every decision of a step in order, in plain words, with the function that made it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def why(view: StepView, selection: Selection) -> Html:
     return panel(
         "why",
         "Why?",
-        "the decisions of this step in order; click one to see its code",
+        "the decisions of this step in order; click one to see the function that made it",
         el("div", "why-list", *(drawn or [empty("Nothing was decided: nobody was there.")])),
         *(code(place) for place in dict.fromkeys(line[0].place for line in lines[:limit])),
     )

@@ -1,4 +1,4 @@
-"""Why?: every decision of a step in order, with the line of code that made it."""
+"""Why?: every decision of a step in order, with the function that made it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def why(reasons: list[Reason], *, planned: bool) -> RenderableType:
     for reason in reasons:
         name = chip(reason.request) if reason.request is not None else Text("")
         table.add_row(name, Text(reason.sentence, "dim" if reason.detail else ""), _link(reason.place))
-    return panel("Why?", "every decision of this step, in order, and the line of code that made it", table, *cut)
+    return panel("Why?", "every decision of this step, in order, and the function that made it", table, *cut)
 
 
 def _link(place: Place) -> Text:
