@@ -5,6 +5,7 @@ So every position can be sent as a link, and the browser's back button goes back
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, get_args
 
 import streamlit as st
@@ -12,13 +13,21 @@ import streamlit as st
 from viz.figures.parts import VIEWS, Selection
 
 Page = Literal["step", "gallery", "live"]
+_INTEGER = re.compile(r"-?[0-9]{1,15}")
+_MOST_SHOWN = 40
 _PAGES: tuple[Page, ...] = get_args(Page)
 
 
 def page() -> Page:
-    """The page to show: stepping through a trace, unless another one is asked for."""
+    """The page to show: stepping through a trace unless another one is asked for, the gallery if there is no such."""
     asked = st.query_params.get("page", "step")
-    return next((known for known in _PAGES if known == asked), "step")
+    return next((known for known in _PAGES if known == asked), "gallery")
+
+
+def unknown_page() -> str | None:
+    """A page that is asked for and does not exist, in one sentence."""
+    asked = st.query_params.get("page", "step")
+    return None if asked in _PAGES else f"There is no page {asked}: the pages are {', '.join(_PAGES)}."
 
 
 def go_to(page: Page, **parameters: str) -> None:
@@ -38,7 +47,8 @@ def step_number() -> int | str | None:
     written = st.query_params.get("step")
     if written is None:
         return None
-    return int(written) if written.lstrip("-").isdecimal() else written
+    number = _integer(written)
+    return _shortened(written) if number is None else number
 
 
 def selection() -> Selection:
@@ -64,5 +74,14 @@ def follow(act: dict[str, Any]) -> None:
 
 
 def _number(parameter: str) -> int | None:
-    written = st.query_params.get(parameter, "").removeprefix("r")
-    return int(written) if written.isdecimal() else None
+    number = _integer(st.query_params.get(parameter, "").removeprefix("r"))
+    return None if number is None or number < 0 else number
+
+
+def _integer(written: str) -> int | None:
+    """The number that is written; None if it is none, or longer than any that a trace counts to."""
+    return int(written) if _INTEGER.fullmatch(written) else None
+
+
+def _shortened(written: str) -> str:
+    return written if len(written) <= _MOST_SHOWN else written[:_MOST_SHOWN] + "…"

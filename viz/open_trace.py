@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,13 +33,15 @@ class FileVersion:
         """The version of a file.
 
         Raises:
-            TraceError: there is no such file.
+            TraceError: there is no such file, or it is a device or a pipe, whose reading might never end.
         """
         try:
-            stat = path.stat()
+            status = path.stat()
         except OSError as error:
             raise TraceError(f"The trace file {path} cannot be read: {error.strerror}.") from error
-        return cls(str(path), stat.st_size, stat.st_mtime_ns)
+        if not stat.S_ISREG(status.st_mode):
+            raise TraceError(f"The trace file {path} cannot be read: it is no regular file.")
+        return cls(str(path), status.st_size, status.st_mtime_ns)
 
 
 def shipped_names() -> list[str]:
@@ -46,9 +50,29 @@ def shipped_names() -> list[str]:
 
 
 def find(name: str) -> Path:
-    """The file that a name in the address means: a shipped trace, or a path."""
-    shipped = SHIPPED / f"{name}.jsonl"
-    return shipped if name in shipped_names() else Path(name).expanduser()
+    """The file that a name in the address means: a shipped trace, or a path.
+
+    Raises:
+        TraceError: it can be neither.
+    """
+    return SHIPPED / f"{name}.jsonl" if name in shipped_names() else path_of(name)
+
+
+def path_of(written: str) -> Path:
+    """The path that a person wrote, with `~` for a home.
+
+    Raises:
+        TraceError: no file can have such a name, or there is no such home.
+    """
+    try:
+        if b"\0" in os.fsencode(written):
+            raise ValueError("a name ends at a NUL")
+    except ValueError as error:
+        raise TraceError(f"The trace file {written!r} cannot be read: no file can have such a name.") from error
+    try:
+        return Path(written).expanduser()
+    except RuntimeError as error:
+        raise TraceError(f"The trace file {written} cannot be read: there is no such home folder.") from error
 
 
 def open_timeline(name: str) -> tuple[Timeline, FileVersion]:

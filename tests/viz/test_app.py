@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,27 @@ def test_step_out_of_range_is_said_and_the_nearest_is_shown(number: int | str) -
     assert data["step"] in (1, _LAST)
 
 
+@pytest.mark.parametrize("step", ["--5", "9" * 5000, "²", "1.5", "\0"])
+def test_a_step_that_is_no_number_is_said(step: str) -> None:
+    assert "There is no step" in Drawn(opened(trace="prefix-hit", step=step)["parts"]["header"]).text
+
+
+def test_a_number_longer_than_any_is_left_out() -> None:
+    assert opened(trace="prefix-hit", req="9" * 5000, block="9" * 5000)["step"] == opened(trace="prefix-hit")["step"]
+
+
+@pytest.mark.parametrize("name", ["a\0b", "~nosuchuser/x", "/dev/zero", "/dev", "x" * 5000])
+def test_a_name_that_no_trace_has_is_refused_in_a_sentence(name: str) -> None:
+    header = Drawn(opened(trace=name)["parts"]["header"])
+    assert "cannot be read" in header.text
+    assert header.one(role="alert")
+
+
+def test_a_pipe_is_no_trace(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "no regular file" in Drawn(opened(trace=str(tmp_path / "pipe"))["parts"]["header"]).text
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -88,9 +110,18 @@ def test_what_is_no_trace_is_refused_in_a_sentence(tmp_path: Path, content: byte
     path = tmp_path / "foreign.jsonl"
     if content is not None:
         path.write_bytes(content)
-    header = Drawn(opened(trace=str(path))["parts"]["header"])
+    parts = opened(trace=str(path))["parts"]
+    header = Drawn(parts["header"])
     assert sentence in header.text
     assert header.one(role="alert")
+    assert len(Drawn(parts["stage"]).all(data_situation=None)) == len(GALLERY), "there is a way on"
+
+
+def test_a_page_that_does_not_exist_is_said_and_the_gallery_is_shown() -> None:
+    parts = opened(page="nope")["parts"]
+    assert "There is no page nope: the pages are step, gallery, live." in Drawn(parts["header"]).text
+    assert len(Drawn(parts["stage"]).all(data_situation=None)) == len(GALLERY)
+    assert not Drawn(opened(page="gallery")["parts"]["header"]).all(role="alert")
 
 
 def test_a_trace_cut_short_is_shown_up_to_its_end(tmp_path: Path) -> None:

@@ -16,18 +16,24 @@ from viz.figures.gallery import card, cards
 from viz.figures.html import Html, el
 from viz.figures.masthead import masthead, notice
 from viz.gallery import GALLERY, Situation, situation
-from viz.open_trace import open_timeline
+from viz.open_trace import open_timeline, path_of
 
 
 def page() -> None:
-    """The page."""
-    header = masthead("open a trace", None, None, view=None)
+    """The page; also what is shown, with a sentence, where another was asked for that does not exist."""
+    unknown = address.unknown_page()
+    show(*([notice(unknown, error=True)] if unknown else []))
+
+
+def show(*notices: Html) -> None:
+    """Draw the traces to choose from, beneath what has to be said."""
+    header = masthead("open a trace", None, None, view=None, notices=notices)
     board({"header": header, "stage": _situations()}, on_act=_on_act, key="gallery")
     left, right = st.columns(2)
     _own_file(left.file_uploader("Or a trace of your own", type=["jsonl", "zst"], help="A .jsonl or .jsonl.zst file"))
     path = right.text_input("Or the path of one on this machine", placeholder="run.jsonl")
     if path:
-        _open_checked(str(Path(path).expanduser().resolve()))
+        _open_checked(path)
 
 
 def _situations() -> Html:
@@ -67,9 +73,10 @@ def _own_file(uploaded: UploadedFile | None) -> None:
 
 def _open_checked(path: str) -> None:
     try:
-        open_timeline(path)
+        file = path_of(path).absolute()
+        open_timeline(str(file))
     except TraceError as error:
         st.error(str(error))
     else:
-        address.go_to("step", trace=path)
+        address.go_to("step", trace=str(file))
         st.rerun()

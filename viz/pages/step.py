@@ -19,6 +19,7 @@ from viz.figures.spine import spine
 from viz.figures.stage import stage
 from viz.open_trace import REPLAYED_AT_ONCE, FileVersion, open_timeline
 from viz.open_trace import verdict as replay_verdict
+from viz.pages import gallery as gallery_page
 
 
 def page() -> None:
@@ -27,13 +28,12 @@ def page() -> None:
 
 
 def show(name: str) -> None:
-    """Draw a trace at the step that the address names."""
+    """Draw a trace at the step that the address names; if it cannot be drawn, say why and offer others."""
     try:
         timeline, version = open_timeline(name)
         draw(name, timeline, version)
     except TraceError as error:
-        parts = {"header": masthead(name, None, None, view=None, notices=(notice(str(error), error=True),))}
-        board(parts, on_act=address.follow)
+        gallery_page.show(notice(str(error), error=True))
 
 
 def draw(
