@@ -26,6 +26,11 @@ def _at_least(name: str, value: int, low: int) -> None:
         raise ConfigError(f"{name} must be an integer >= {low}, got {value!r}.")
 
 
+def _at_most(name: str, value: int, high: int) -> None:
+    if value > high:
+        raise ConfigError(f"{name} must be an integer <= {high}, got {value!r}.")
+
+
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
@@ -184,6 +189,10 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: Annotated[tuple[int, ...], Meta(description="tokens that end a sequence")]
     num_parameters: Annotated[int, Meta(description="parameters of the model")] = 0
 
+    def __post_init__(self) -> None:
+        _at_least("max_model_len", self.max_model_len, 1)
+        _at_least("vocab_size", self.vocab_size, 1)
+
 
 class KVCacheGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Layers whose KV is kept by one rule and therefore shares one block table per request."""
@@ -225,6 +234,19 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_size: Annotated[int, Meta(description="tokens per block")]
     groups: Annotated[tuple[KVCacheGroup, ...], Meta(description="KV cache groups; events name them by their index")]
     none_hash: Annotated[str, Meta(description="hex: parent hash of every first block")]
+
+    def __post_init__(self) -> None:
+        # Far beyond any device; a header that says more is damaged, and would be believed block by block.
+        _at_least("num_gpu_blocks", self.num_gpu_blocks, 1)
+        _at_most("num_gpu_blocks", self.num_gpu_blocks, 2**24)
+        _at_least("block_size", self.block_size, 1)
+        _at_most("block_size", self.block_size, 2**16)
+        if not self.groups:
+            raise ConfigError("groups must hold at least one KV cache group, got none.")
+        try:
+            bytes.fromhex(self.none_hash)
+        except ValueError as error:
+            raise ConfigError(f"none_hash must be hexadecimal digits, two per byte, got {self.none_hash!r}.") from error
 
     def most_blocks(self, max_model_len: int, config: EngineConfig) -> int:
         """Blocks that one request can hold at most, over all groups."""

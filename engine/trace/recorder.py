@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from engine.config import TraceLevel
+from engine.errors import TraceError
 from engine.trace.events import Event, Header, TokenPieces
 from engine.trace.file import TraceWriter
 
 _RANK = {"off": 0, "control": 1, "forward": 2, "full": 3}
+#: A crash may cost a compressed trace about this much of its end.
+_LONGEST_WAIT_NS = 1_000_000_000
 
 
 class EventSink(Protocol):
@@ -65,7 +70,7 @@ class _Tape:
         self._engine, self._rank = engine, rank
         self._seq = 0
         self._lock = threading.Lock()
-        self._start = time.monotonic_ns()
+        self._start = self._flushed = time.monotonic_ns()
 
     def write(self, event: Event, step: int) -> None:
         with self._lock:
@@ -88,12 +93,26 @@ class _Tape:
 
     def flush(self) -> None:
         if self._file is not None:
-            with self._lock:
-                self._file.writer.flush()
+            now = time.monotonic_ns()
+            waited = now - self._flushed >= _LONGEST_WAIT_NS
+            if waited:
+                self._flushed = now
+            with self._lock, _run_goes_on():
+                self._file.writer.flush(at_once=waited)
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.writer.close()
+            with self._lock, _run_goes_on():
+                self._file.writer.close()
+
+
+@contextmanager
+def _run_goes_on() -> Iterator[None]:
+    """Warn of a trace file that can no longer be written: the outputs of the step at hand must not be lost with it."""
+    try:
+        yield
+    except TraceError as error:
+        warnings.warn(str(error), RuntimeWarning, stacklevel=2)
 
 
 class Recorder:
@@ -124,7 +143,7 @@ class Recorder:
             spell: the bytes of a token, for `show_tokens`.
 
         Raises:
-            TraceError: the file cannot be created.
+            TraceError: the file cannot be created, or another engine is writing it.
         """
         file = _EventFile(TraceWriter(path), header)
         return cls(_Tape(file, listener, spell, header.engine, header.rank), header.level)
@@ -151,7 +170,11 @@ class Recorder:
         self._tape.show_tokens(token_ids, self.step)
 
     def flush(self) -> None:
-        """Hand what was written to the operating system, so that a crash loses nothing of the steps before."""
+        """Hand what was written to the operating system, so that a crash loses nothing of the steps before.
+
+        A compressed file may keep the last second back. If the file cannot be written, one warning says so and the
+        rest of the run goes unrecorded.
+        """
         self._tape.flush()
 
     def close(self) -> None:
