@@ -11,9 +11,19 @@ import msgspec
 from msgspec import Meta
 
 from engine.errors import RequestError
+from engine.plain_values import is_int, plain_bool, plain_float, plain_int, require_json, require_text, shown
 
 #: Temperatures up to this one are greedy: dividing logits by less would overflow float32 long before it mattered.
 GREEDY_TEMPERATURE = 1e-5
+
+#: The float32 that logits are divided by; infinity would make NaN of a hidden token.
+MAX_TEMPERATURE = 1e30
+
+#: Logits times or over a penalty within these stay far from the ends of float32.
+MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 1e-5, 1e5
+
+#: A sequence's length to a power beyond it overflows before it means anything.
+MAX_LENGTH_PENALTY = 10.0
 
 #: Philox keys are 64 bits wide.
 MAX_SEED = 2**64 - 1
@@ -23,6 +33,15 @@ MAX_N = 16_384
 
 #: A bias beyond it is cut to it.
 MAX_LOGIT_BIAS = 100.0
+
+
+_SWITCHES = (
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "detokenize",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+)
 
 
 class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,42 +141,64 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ] = ()
 
     def __post_init__(self) -> None:
-        _check_int("n", self.n, 1, f"in [1, {MAX_N}]", high=MAX_N)
-        self._check_ranges()
-        self._check_lengths()
-        settle = msgspec.structs.force_setattr
-        settle(self, "stop", _as_strings("stop", self.stop))
-        settle(self, "bad_words", _as_strings("bad_words", self.bad_words))
-        settle(self, "stop_token_ids", _as_token_ids("stop_token_ids", self.stop_token_ids))
+        self._settle_numbers()
+        self._settle_counts()
+        self._settle(
+            stop=_as_strings("stop", self.stop),
+            bad_words=_as_strings("bad_words", self.bad_words),
+            stop_token_ids=_as_token_ids("stop_token_ids", self.stop_token_ids),
+        )
         if self.allowed_token_ids is not None:
-            settle(self, "allowed_token_ids", _as_token_ids("allowed_token_ids", self.allowed_token_ids))
+            self._settle(allowed_token_ids=_as_token_ids("allowed_token_ids", self.allowed_token_ids))
         if self.logit_bias is not None:
-            settle(self, "logit_bias", _as_biases(self.logit_bias))
-        for name in ("logprobs", "prompt_logprobs"):
-            settle(self, name, _as_count(name, getattr(self, name)))
+            self._settle(logit_bias=_as_biases(self.logit_bias))
+        self._settle(**{name: plain_bool(name, getattr(self, name)) for name in _SWITCHES})
         self._check_agreement()
 
-    def _check_ranges(self) -> None:
-        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0, "in [-2, 2]")
-        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0, "in [-2, 2]")
-        _check_range(
-            "repetition_penalty", self.repetition_penalty, 0.0, math.inf, "a finite number > 0", open_left=True
-        )
-        _check_range("temperature", self.temperature, 0.0, math.inf, "a finite number >= 0")
-        _check_range("top_p", self.top_p, 0.0, 1.0, "in (0, 1]", open_left=True)
-        _check_range("min_p", self.min_p, 0.0, 1.0, "in [0, 1]")
-        _check_int("top_k", self.top_k, -1, "-1 or 0 (all tokens) or >= 1")
-        if self.seed is not None and (not _is_int(self.seed) or not 0 <= self.seed <= MAX_SEED):
-            raise RequestError(f"seed must be an integer in [0, 2**64), got {self.seed!r}.")
+    def _settle(self, **values: Any) -> None:
+        """Put in what the user's values come to."""
+        for name, value in values.items():
+            msgspec.structs.force_setattr(self, name, value)
 
-    def _check_lengths(self) -> None:
-        _check_int("min_tokens", self.min_tokens, 0, ">= 0")
+    def _settle_numbers(self) -> None:
+        self._settle(
+            presence_penalty=plain_float("presence_penalty", self.presence_penalty, -2.0, 2.0, "in [-2, 2]"),
+            frequency_penalty=plain_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0, "in [-2, 2]"),
+            repetition_penalty=plain_float(
+                "repetition_penalty",
+                self.repetition_penalty,
+                MIN_REPETITION_PENALTY,
+                MAX_REPETITION_PENALTY,
+                "in [1e-05, 100000]",
+            ),
+            temperature=plain_float("temperature", self.temperature, 0.0, MAX_TEMPERATURE, "in [0, 1e+30]"),
+            top_p=plain_float("top_p", self.top_p, 0.0, 1.0, "in (0, 1]", open_left=True),
+            min_p=plain_float("min_p", self.min_p, 0.0, 1.0, "in [0, 1]"),
+        )
+
+    def _settle_counts(self) -> None:
+        self._settle(
+            n=plain_int("n", self.n, 1, f"in [1, {MAX_N}]", MAX_N),
+            top_k=plain_int("top_k", self.top_k, -1, "-1 or 0 (all tokens) or >= 1"),
+            min_tokens=plain_int("min_tokens", self.min_tokens, 0, ">= 0"),
+            logprobs=_as_count("logprobs", self.logprobs),
+            prompt_logprobs=_as_count("prompt_logprobs", self.prompt_logprobs),
+        )
+        if self.seed is not None:
+            self._settle(seed=plain_int("seed", self.seed, 0, "in [0, 2**64)", MAX_SEED))
         if self.max_tokens is not None:
-            _check_int("max_tokens", self.max_tokens, 1, ">= 1")
+            self._settle(max_tokens=plain_int("max_tokens", self.max_tokens, 1, ">= 1"))
             if self.min_tokens > self.max_tokens:
                 raise RequestError(f"min_tokens must be <= max_tokens ({self.max_tokens}), got {self.min_tokens}.")
-        if self.truncate_prompt_tokens not in (None, -1):
-            _check_int("truncate_prompt_tokens", self.truncate_prompt_tokens, 1, "-1 (what the model can read) or >= 1")
+        if self.truncate_prompt_tokens is not None:
+            kept = plain_int(
+                "truncate_prompt_tokens", self.truncate_prompt_tokens, -1, "-1 (what the model can read) or >= 1"
+            )
+            if kept == 0:
+                raise RequestError(
+                    "truncate_prompt_tokens must be an integer -1 (what the model can read) or >= 1, got 0."
+                )
+            self._settle(truncate_prompt_tokens=kept)
 
     def _check_agreement(self) -> None:
         """What each field allows, but another one forbids."""
@@ -166,9 +207,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         if self.stop and not self.detokenize:
             raise RequestError("stop must be empty when detokenize is False: stop strings are looked for in the text.")
         if not isinstance(self.output_kind, RequestOutputKind):
-            raise RequestError(f"output_kind must be a RequestOutputKind, got {self.output_kind!r}.")
-        if self.extra_args is not None and not isinstance(self.extra_args, dict):
-            raise RequestError(f"extra_args must be a dict, got {type(self.extra_args).__name__}.")
+            raise RequestError(f"output_kind must be a RequestOutputKind, got {shown(self.output_kind)}.")
+        if self.extra_args is not None:
+            if not isinstance(self.extra_args, dict):
+                raise RequestError(f"extra_args must be a dict, got {type(self.extra_args).__name__}.")
+            require_json("extra_args", self.extra_args)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise RequestError("allowed_token_ids must hold at least one token id, got none.")
 
@@ -204,63 +247,49 @@ class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
     """A sequence's score is its log probability over (its length in tokens, prompt included) to this power."""
 
     def __post_init__(self) -> None:
-        _check_int("beam_width", self.beam_width, 1, ">= 1")
-        _check_int("max_tokens", self.max_tokens, 1, ">= 1")
-        _check_range("length_penalty", self.length_penalty, -math.inf, math.inf, "a finite number", open_left=True)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _check_range(name: str, value: Any, low: float, high: float, allowed: str, *, open_left: bool = False) -> None:
-    # Written so that NaN, for which every comparison is false, fails it.
-    if not _is_number(value) or not low <= value <= high or value == math.inf or (open_left and value == low):
-        raise RequestError(f"{name} must be {allowed}, got {value!r}.")
-
-
-def _check_int(name: str, value: Any, low: int, allowed: str, high: float = math.inf) -> None:
-    if not _is_int(value) or not low <= value <= high:
-        raise RequestError(f"{name} must be an integer {allowed}, got {value!r}.")
+        settle = msgspec.structs.force_setattr
+        settle(self, "beam_width", plain_int("beam_width", self.beam_width, 1, ">= 1"))
+        settle(self, "max_tokens", plain_int("max_tokens", self.max_tokens, 1, ">= 1"))
+        settle(self, "ignore_eos", plain_bool("ignore_eos", self.ignore_eos))
+        most = MAX_LENGTH_PENALTY
+        length_penalty = plain_float("length_penalty", self.length_penalty, -most, most, f"in [-{most:g}, {most:g}]")
+        settle(self, "length_penalty", length_penalty)
 
 
 def _as_strings(name: str, value: Any) -> tuple[str, ...]:
     strings = (value,) if isinstance(value, str) else _as_tuple(name, value, "strings")
     if not all(isinstance(text, str) and text for text in strings):
-        raise RequestError(f"{name} must hold non-empty strings, got {value!r}.")
-    return tuple(dict.fromkeys(strings))
+        raise RequestError(f"{name} must hold non-empty strings, got {shown(value)}.")
+    return tuple(dict.fromkeys(require_text(name, text) for text in strings))
 
 
 def _as_token_ids(name: str, value: Any) -> tuple[int, ...]:
     token_ids = _as_tuple(name, value, "integers >= 0")
-    if not all(_is_int(token_id) and token_id >= 0 for token_id in token_ids):
-        raise RequestError(f"{name} must hold integers >= 0, got {value!r}.")
-    return tuple(dict.fromkeys(token_ids))
+    if not all(is_int(token_id, 0) for token_id in token_ids):
+        raise RequestError(f"{name} must hold integers >= 0, got {shown(value)}.")
+    return tuple(dict.fromkeys(map(int, token_ids)))
 
 
 def _as_tuple(name: str, value: Any, of: str) -> tuple[Any, ...]:
     try:
         return () if value is None else tuple(value)
     except TypeError as error:
-        raise RequestError(f"{name} must hold {of}, got {value!r}.") from error
+        raise RequestError(f"{name} must hold {of}, got {shown(value)}.") from error
 
 
 def _as_biases(value: Any) -> dict[int, float]:
     if not isinstance(value, Mapping):
-        raise RequestError(f"logit_bias must map token ids to numbers, got {value!r}.")
+        raise RequestError(f"logit_bias must map token ids to numbers, got {shown(value)}.")
+    biases: dict[int, float] = {}
     for token_id, bias in value.items():
         # Infinite ones are cut like any other that is too large; NaN cannot be.
-        if not _is_int(token_id) or token_id < 0 or not _is_number(bias) or math.isnan(bias):
-            raise RequestError(f"logit_bias must map token ids >= 0 to numbers, got {token_id!r}: {bias!r}.")
-    return {token_id: min(max(float(bias), -MAX_LOGIT_BIAS), MAX_LOGIT_BIAS) for token_id, bias in value.items()}
+        number = plain_float("logit_bias: a bias", bias, -math.inf, math.inf, "a number", infinite=True)
+        plain_id = plain_int("logit_bias: a token id", token_id, 0, ">= 0")
+        biases[plain_id] = min(max(number, -MAX_LOGIT_BIAS), MAX_LOGIT_BIAS)
+    return biases
 
 
 def _as_count(name: str, value: Any) -> int | None:
     if value is None or value is True:
         return None if value is None else 1
-    _check_int(name, value, -1, ">= 0, or -1 for the whole vocabulary")
-    return int(value)
+    return plain_int(name, value, -1, ">= 0, or -1 for the whole vocabulary")

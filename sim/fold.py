@@ -179,6 +179,9 @@ def _step_output(state: State, event: ev.StepOutput) -> None:
     _land(state, event.step)
     drafts = event.draft_token_ids or [[] for _ in event.requests]
     state.proposed = dict(zip(event.requests, drafts, strict=True))
+    for serial, why in (event.errors or {}).items():
+        if not state.request(serial).ended:
+            state.request(serial).failure = why
 
 
 def _executor_failed(state: State, event: ev.ExecutorFailed) -> None:

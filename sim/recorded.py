@@ -14,6 +14,10 @@ from engine.trace.file import Trace
 _Answer = TypeVar("_Answer", KVTransferMatched, KVTransferFinished)
 
 
+class AnswersEnd(TraceError):
+    """The core asks for one answer more than the trace holds."""
+
+
 class RecordedExecutor:
     """An `Executor` that runs no model: the tokens of a step come from its `step.output`."""
 
@@ -45,6 +49,7 @@ class RecordedExecutor:
             draft_token_ids=answer.draft_token_ids,
             logprobs=answer.logprobs,
             prompt_logprobs=answer.prompt_logprobs,
+            errors=answer.errors,
         )
 
     def shutdown(self) -> None:
@@ -107,7 +112,9 @@ class RecordedKVConnector:
         return self._next(KVTransferFinished, serial).sending
 
     def _next(self, kind: type[_Answer], serial: int) -> _Answer:
-        answer = self._answers.popleft() if self._answers else None
+        if not self._answers:
+            raise AnswersEnd(f"The trace ends before the KV connector's answer about request {serial}.")
+        answer = self._answers.popleft()
         if not isinstance(answer, kind) or answer.request != serial:
             raise TraceError(f"The trace holds no answer of the KV connector about request {serial} here.")
         return answer

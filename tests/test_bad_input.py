@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import math
 import shutil
@@ -10,11 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
+import torch
 
 from engine.errors import ConfigError, ModelError, OrreryError, RequestError, TraceError
 from engine.llm import LLM
+from engine.sample.logits_processors import RequestLogitsProcessor
 from engine.sampling_params import SamplingParams
+from engine.trace.file import read_trace
+from sim.invariants import check_trace
+from sim.replay import replay
 
 MODEL = "orrery-tiny"
 ARGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_gpu_blocks_override": 20, "max_model_len": 128}
@@ -95,17 +103,112 @@ def test_a_sampling_parameter_that_is_no_sensible_number(unharmed: LLM, name: st
         {"seed": -1},
         {"seed": 2**64},
         {"seed": 0.5},
+        {"max_tokens": 10**400},
+        {"top_k": 10**5000},
+        {"temperature": 10**400},
+        {"temperature": 1e300},
+        {"repetition_penalty": 1e-300},
+        {"repetition_penalty": 1e300},
+        {"ignore_eos": "yes"},
+        {"stop": "\ud800"},
+        {"bad_words": ["\ud800"]},
+        {"extra_args": {"x": object()}},
+        {"extra_args": {"x": 10**5000}},
+        {"extra_args": {"x": "\ud800"}},
         {"stop": ""},
         {"stop": ["fine", ""]},
         {"stop": [5]},
         {"stop_token_ids": [-1]},
         {"stop_token_ids": ["5"]},
     ],
-    ids=repr,
+    ids=lambda params: next(iter(params)),
 )
 def test_a_sampling_parameter_out_of_its_range(unharmed: LLM, params: dict[str, Any]) -> None:
     said = sentence(RequestError, lambda: unharmed.generate("The moon", SamplingParams(**params)))
     assert said.startswith(f"{next(iter(params))} must ")
+
+
+def test_numbers_of_other_kinds_become_plain_ones() -> None:
+    class Grade(enum.IntEnum):
+        BEST = 3
+
+    params = SamplingParams(
+        temperature=np.float64(0.5), top_p=np.float32(0.5), max_tokens=np.int64(7), top_k=Grade.BEST
+    )
+    assert [type(value) for value in (params.temperature, params.top_p)] == [float, float]
+    assert [type(value) for value in (params.max_tokens, params.top_k)] == [int, int]
+    assert msgspec.json.decode(msgspec.json.encode(params), type=SamplingParams) == params
+
+
+@pytest.mark.parametrize(
+    ("request_id", "prompt", "priority"),
+    [
+        ("\ud800", "The moon", 0),
+        ("fine", {"prompt": "The moon", "cache_salt": "\ud800"}, 0),
+        ("fine", {"prompt_token_ids": [9], "prompt": "\ud800"}, 0),
+        ("fine", "The moon", 10**400),
+    ],
+)
+def test_what_no_trace_could_hold(unharmed: LLM, request_id: str, prompt: Any, priority: int) -> None:
+    sentence(RequestError, lambda: unharmed.llm_engine.add_request(request_id, prompt, GREEDY, priority))
+
+
+def test_embeddings_that_the_dtype_of_the_model_cannot_hold(unharmed: LLM) -> None:
+    embeds = torch.full((3, unharmed.llm_engine.model.hidden_size), 1e300, dtype=torch.float64)
+    assert "float32" in sentence(RequestError, lambda: unharmed.generate({"prompt_embeds": embeds}, GREEDY))
+
+
+def no_number(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
+    return logits * math.nan
+
+
+def hide_all(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(logits, -math.inf) if output else logits
+
+
+class Spoiler:
+    """Spoils the logits of the requests that ask for it."""
+
+    def validate_params(self, sampling_params: SamplingParams) -> None:
+        """Whatever is asked is allowed."""
+
+    def new_req_logits_processor(self, sampling_params: SamplingParams) -> RequestLogitsProcessor | None:
+        return {"nan": no_number, "hide": hide_all}.get((sampling_params.extra_args or {}).get("spoil", ""))
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("how", "says", "num_tokens"), [("nan", "not finite", 0), ("hide", "every one is masked", 1)])
+def test_a_row_that_cannot_be_sampled_ends_alone(
+    tmp_path: Path, how: str, says: str, num_tokens: int, temperature: float, async_scheduling: bool
+) -> None:
+    file = tmp_path / "run.jsonl"
+    llm = LLM(MODEL, trace=file, logits_processors=[Spoiler()], **ARGS, async_scheduling=async_scheduling)
+    spoiled = SamplingParams(temperature=temperature, max_tokens=12, extra_args={"spoil": how})
+    with llm.llm_engine:
+        (alone,) = llm.generate("The moon", GREEDY)
+        bad, good = llm.generate(["Once upon a time", "The moon"], [spoiled, GREEDY])
+    assert bad.outputs[0].finish_reason == "error"
+    assert bad.error is not None and says in bad.error
+    assert len(bad.outputs[0].token_ids) == num_tokens
+    assert good.outputs[0].token_ids == alone.outputs[0].token_ids
+    trace = read_trace(file)
+    assert "null" not in "".join(line for line in file.read_text().splitlines() if '"forward.logits"' in line)
+    assert not check_trace(trace)
+    assert replay(trace).divergence is None
+
+
+def test_embeddings_that_overflow_inside_the_model(unharmed: LLM) -> None:
+    embeds = torch.full((20, unharmed.llm_engine.model.hidden_size), 1e38)
+    (output,) = unharmed.generate({"prompt_embeds": embeds}, SamplingParams(max_tokens=3))
+    assert output.outputs[0].finish_reason in ("error", "length")
+
+
+def test_no_token_is_left_to_sample(unharmed: LLM) -> None:
+    (moon,) = unharmed.get_tokenizer().encode("m", add_special_tokens=False)
+    params = SamplingParams(allowed_token_ids=[moon], bad_words=["m"])
+    said = sentence(RequestError, lambda: unharmed.generate("The moon", params))
+    assert said.startswith("allowed_token_ids must ")
 
 
 def test_two_requests_of_one_name(unharmed: LLM) -> None:

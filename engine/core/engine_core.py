@@ -203,4 +203,5 @@ def _answer_event(output: ModelRunnerOutput | ForwardFailure) -> StepOutput | Ex
         draft_token_ids=output.draft_token_ids,
         logprobs=output.logprobs,
         prompt_logprobs=output.prompt_logprobs,
+        errors=output.errors,
     )

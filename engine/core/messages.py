@@ -149,6 +149,8 @@ class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: list[list[TopLogprobs] | None] | None = None
     """Per row, if it asked and this step completed its prompt, one entry per prompt token from the second on; None if
     there is no such row."""
+    errors: dict[int, str] | None = None
+    """By serial, why a row that was to be sampled could not be; it has no token, and its request ends with an error."""
 
 
 class ForwardFailure(msgspec.Struct, frozen=True, kw_only=True):

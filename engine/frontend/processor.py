@@ -17,6 +17,7 @@ from engine.errors import RequestError
 from engine.frontend.bad_words import bad_words_token_ids
 from engine.frontend.prompts import Prompt, PromptContent, read_prompt
 from engine.frontend.tokenizer import Tokenizer
+from engine.plain_values import MAX_INT, plain_int, require_text
 from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -71,20 +72,20 @@ class Processor:
         Raises:
             RequestError: something about it is invalid.
         """
-        if not isinstance(request_id, str) or not request_id:
-            raise RequestError(f"A request id must be a non-empty string, got {request_id!r}.")
+        request_id = require_text("A request id", request_id)
         if not isinstance(sampling_params, SamplingParams):
             raise RequestError(f"sampling_params must be SamplingParams, got {type(sampling_params).__name__}.")
-        if not isinstance(priority, int) or isinstance(priority, bool):
-            raise RequestError(f"priority must be an integer, got {priority!r}.")
+        priority = plain_int("priority", priority, -MAX_INT, "of 64 bits")
         content = self.read_prompt(prompt, sampling_params.truncate_prompt_tokens)
         self._check_params(sampling_params)
         if content.embeds is not None and sampling_params.prompt_logprobs is not None:
             raise RequestError("prompt_logprobs must be None for a prompt of embeddings: it has no tokens.")
+        resolved = self._resolve(sampling_params, len(content.token_ids), arrival)
+        _require_a_token(resolved)
         request = EngineCoreRequest(
             request_id=request_id,
             prompt_token_ids=content.token_ids,
-            sampling_params=self._resolve(sampling_params, len(content.token_ids), arrival),
+            sampling_params=resolved,
             eos_token_ids=self._model.eos_token_ids,
             priority=priority,
             cache_salt=content.cache_salt,
@@ -98,7 +99,7 @@ class Processor:
         Raises:
             RequestError: it is no prompt, or has no token, too many, or one that the model does not know.
         """
-        content = read_prompt(prompt, self._tokenizer, self._model.hidden_size)
+        content = read_prompt(prompt, self._tokenizer, self._model)
         if truncate_prompt_tokens is not None:
             content = self._truncate(content, truncate_prompt_tokens)
         self._check_prompt(content.token_ids)
@@ -162,6 +163,13 @@ class Processor:
             seed=seed,
             bad_words_token_ids=bad_words_token_ids(sampling_params.bad_words, self._tokenizer),
         )
+
+
+def _require_a_token(params: SamplingParams) -> None:
+    """See that something may be sampled: bad words of one token are hidden at every step."""
+    hidden = {word[0] for word in params.bad_words_token_ids if len(word) == 1}
+    if params.allowed_token_ids is not None and hidden.issuperset(params.allowed_token_ids):
+        raise RequestError("allowed_token_ids must hold a token that bad_words does not hide, got none.")
 
 
 def draw_seed(engine_seed: int, arrival: int) -> int:

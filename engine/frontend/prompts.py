@@ -6,9 +6,11 @@ import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict
 
+from engine.config import ModelFacts
 from engine.errors import RequestError
 from engine.frontend.prompt_embeds import require_embeds
 from engine.frontend.tokenizer import Tokenizer
+from engine.plain_values import require_spellable, require_text, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +62,7 @@ _TEXT, _TOKENS, _TOKENS_AND_TEXT, _EMBEDS = (
 )
 
 
-def read_prompt(prompt: object, tokenizer: Tokenizer, hidden_size: int) -> PromptContent:
+def read_prompt(prompt: object, tokenizer: Tokenizer, model: ModelFacts) -> PromptContent:
     """Take a prompt apart, and tokenise it if it is text.
 
     Raises:
@@ -68,14 +70,16 @@ def read_prompt(prompt: object, tokenizer: Tokenizer, hidden_size: int) -> Promp
     """
     fields: Mapping[str, Any] = {"prompt": prompt} if isinstance(prompt, str) else _fields(prompt)
     if "prompt_embeds" in fields:
-        embeds = require_embeds(fields["prompt_embeds"], hidden_size)
+        embeds = require_embeds(fields["prompt_embeds"], model.hidden_size, model.dtype)
         return PromptContent(None, (0,) * len(embeds), embeds, None)
     cache_salt = fields.get("cache_salt")
-    if cache_salt is not None and (not isinstance(cache_salt, str) or not cache_salt):
-        raise RequestError(f"cache_salt must be a non-empty string, got {cache_salt!r}.")
+    if cache_salt is not None:
+        cache_salt = require_text("cache_salt", cache_salt)
     text = fields.get("prompt")
     if "prompt" in fields and not isinstance(text, str):
         raise RequestError(f"The text of a prompt must be a string, got {type(text).__name__}.")
+    if text:
+        require_spellable("The text of a prompt", text)
     if "prompt_token_ids" in fields:
         return PromptContent(text, _token_ids(fields["prompt_token_ids"]), None, cache_salt)
     # Also where the tokenizer would put a BOS token before it: nobody means to send nothing.
@@ -89,7 +93,7 @@ def _fields(prompt: object) -> Mapping[str, Any]:
     ):
         raise RequestError(
             'A prompt must be text, {"prompt": text}, {"prompt_token_ids": [...]} or {"prompt_embeds": tensor}, got '
-            + _shortened(prompt)
+            + shown(prompt)
             + "."
         )
     return prompt
@@ -97,18 +101,13 @@ def _fields(prompt: object) -> Mapping[str, Any]:
 
 def _token_ids(values: object) -> tuple[int, ...]:
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise RequestError(f"prompt_token_ids must be a list of integers, got {_shortened(values)}.")
+        raise RequestError(f"prompt_token_ids must be a list of integers, got {shown(values)}.")
     try:
         # Whatever is an integer will do (NumPy's, for one); True and False only pretend to be.
         return tuple(operator.index(_no_bool(value)) for value in values)
     except TypeError as error:
-        raise RequestError(f"prompt_token_ids must hold integers only, got {_shortened(values)}.") from error
+        raise RequestError(f"prompt_token_ids must hold integers only, got {shown(values)}.") from error
 
 
 def _no_bool(value: object) -> Any:
     return None if isinstance(value, bool) else value
-
-
-def _shortened(value: object, most: int = 60) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= most else text[:most] + "…"

@@ -8,6 +8,7 @@ tokens it has put out, so neither the rest of the batch nor a preemption changes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -87,6 +88,21 @@ def process_logits(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
     if metadata.penalties is not None:
         metadata.penalties.apply(logits)
     return logits
+
+
+def why_unsampled(logits: Tensor) -> dict[int, str]:
+    """The rows from which no token can be drawn, and why.
+
+    Args:
+        logits: [rows, vocab_size] float32, as `process_logits` returns them.
+    """
+    # NaN is the maximum of its row, so that one number per row says all.
+    largest = logits.amax(dim=-1).tolist()
+    return {
+        row: "No token may be sampled: every one is masked." if value == -math.inf else "The logits are not finite."
+        for row, value in enumerate(largest)
+        if not math.isfinite(value)
+    }
 
 
 def sample(logits: Tensor, metadata: SamplingMetadata) -> Tensor:

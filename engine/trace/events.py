@@ -302,6 +302,10 @@ class StepOutput(Event, tag="step.output", kw_only=True):
         list[list[TopLogprobs] | None] | None,
         Meta(description="the same per prompt token from the second on, once a request's prompt is computed"),
     ] = None
+    errors: Annotated[
+        dict[int, str] | None,
+        Meta(description="per request from whose logits no token could be sampled: why; null if there is none"),
+    ] = None
 
 
 class ExecutorFailed(Event, tag="executor.failed", kw_only=True):

@@ -6,6 +6,7 @@ In the order of the story: update states, prepare inputs, forward pass, gather t
 from __future__ import annotations
 
 import time
+from collections.abc import Container
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from engine.layers.attention import AttentionMetadata
 from engine.logprobs import TopLogprobs
 from engine.models.decoder import Decoder
 from engine.sample.logprobs import top_logprobs
-from engine.sample.sampler import SamplingMetadata, process_logits, sample, truncated_logits
+from engine.sample.sampler import SamplingMetadata, process_logits, sample, truncated_logits, why_unsampled
 from engine.trace.events import ForwardLogits, StepExecuted
 from engine.trace.recorder import Recorder
 from engine.worker.input_batch import NO_LOGPROBS, InputBatch
@@ -29,6 +30,8 @@ from kernels.reshape_and_cache import slot_rows
 
 #: Tokens per sampled row that `forward.logits` shows.
 TRACED_TOP_TOKENS = 10
+
+_LARGEST = torch.finfo(torch.float32).max
 
 
 class _PendingStep(NamedTuple):
@@ -99,20 +102,23 @@ class ModelRunner:
             return ModelRunnerOutput(step=step, serials=[], sampled_token_ids=[])
         sampled_token_ids: list[list[int]] = [[] for _ in inputs.serials]
         logprobs: list[list[TopLogprobs]] | None = None
+        errors: dict[int, str] = {}
         if pending.logits is not None:
             rows = inputs.rows[inputs.sampled]
             metadata = self.batch.sampling_metadata(rows, self._device)
             processed = process_logits(pending.logits, metadata)
             on_device = sample(processed, metadata)
+            failed = why_unsampled(processed)
+            errors = {inputs.serials[inputs.sampled[index]]: why for index, why in failed.items()}
             logprobs = self._logprobs(inputs, pending.logits, on_device)
             tokens = on_device.cpu()
             self.batch.append_tokens(rows, tokens.numpy())
-            for place, token in zip(inputs.sampled.tolist(), tokens.tolist(), strict=True):
-                sampled_token_ids[place] = [token]
+            for index, (place, token) in enumerate(zip(inputs.sampled.tolist(), tokens.tolist(), strict=True)):
+                sampled_token_ids[place] = [] if index in failed else [token]
             if self.trace is not None and self.trace.records("forward"):
                 self.trace.step = step
                 serials = [inputs.serials[place] for place in inputs.sampled.tolist()]
-                event = _logits_event(serials, pending.logits, processed, metadata, tokens)
+                event = _logits_event(serials, pending.logits, processed, metadata, tokens, failed)
                 self.trace.show_tokens(token_id for row in event.top_token_ids for token_id in row)
                 self.trace.emit(event)
         if self.trace is not None:
@@ -124,6 +130,7 @@ class ModelRunner:
             sampled_token_ids=sampled_token_ids,
             logprobs=logprobs,
             prompt_logprobs=pending.prompt_logprobs,
+            errors=errors or None,
         )
 
     def _logprobs(self, inputs: StepInputs, logits: Tensor, tokens: Tensor) -> list[list[TopLogprobs]] | None:
@@ -174,19 +181,29 @@ class ModelRunner:
 
 
 def _logits_event(
-    serials: list[int], logits: Tensor, processed: Tensor, metadata: SamplingMetadata, tokens: Tensor
+    serials: list[int],
+    logits: Tensor,
+    processed: Tensor,
+    metadata: SamplingMetadata,
+    tokens: Tensor,
+    failed: Container[int],
 ) -> ForwardLogits:
+    """The rows that were sampled; those that failed have nothing to show that JSON could hold."""
     top = logits.topk(min(TRACED_TOP_TOKENS, logits.shape[-1]), dim=-1)
     probs = torch.softmax(processed, dim=-1)
     if not metadata.all_greedy:
         rows = metadata.random_rows
         probs[rows] = torch.softmax(truncated_logits(processed[rows], metadata.random()), dim=-1)
+    # A model may rule a token out by itself; JSON has no infinity.
+    top_logits = top.values.clamp(-_LARGEST, _LARGEST).nan_to_num(-_LARGEST).tolist()
+    top_ids, top_probs, sampled = top.indices.tolist(), probs.gather(-1, top.indices).tolist(), tokens.tolist()
+    shown = [row for row in range(len(serials)) if row not in failed]
     return ForwardLogits(
-        requests=serials,
-        top_token_ids=top.indices.tolist(),
-        top_logits=top.values.tolist(),
-        top_probs=probs.gather(-1, top.indices).tolist(),
-        sampled_token_ids=tokens.tolist(),
+        requests=[serials[row] for row in shown],
+        top_token_ids=[top_ids[row] for row in shown],
+        top_logits=[top_logits[row] for row in shown],
+        top_probs=[top_probs[row] for row in shown],
+        sampled_token_ids=[sampled[row] for row in shown],
     )
 
 

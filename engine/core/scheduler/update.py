@@ -37,6 +37,11 @@ def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput
         if dropped:
             _emit_update(scheduler, row, [], 0, 0, dropped)
             continue
+        if output.errors and request.serial in output.errors:
+            _emit_update(scheduler, row, [], 0, 0, None)
+            scheduler.finish(request, RequestStatus.FINISHED_ERROR, "no token could be sampled")
+            outputs.append(news_of(request, [], error=output.errors[request.serial]))
+            continue
         num_rejected = _take_back_rejected(row, token_ids) if row.scheduled.draft_token_ids else 0
         if token_ids and not row.is_outdated:
             request.num_output_placeholders -= 1
