@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import shlex
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,6 +53,9 @@ def generate(
     enable_prefix_caching: Annotated[bool | None, Option(help="Reuse the KV blocks of equal beginnings.")] = None,
 ) -> None:
     """Generate text, and record every decision on the way."""
+    # A terminal may be unable to show what a model says: better an escape than no answer.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     sampling = SamplingParams(
         **_given(
             max_tokens=max_tokens,
@@ -97,7 +102,7 @@ def _run(
     model: str, prompts: list[str], sampling: SamplingParams, engine_args: dict[str, Any]
 ) -> tuple[list[RequestOutput], float]:
     """Load the model and generate; returns the outputs and the seconds that generating took."""
-    with Console(stderr=True).status(f"Loading {model} …"):
+    with Console(stderr=True).status(f"Loading {escape(_spelled(model))} …"):
         # Inside the spinner: importing torch is a good part of the wait.
         from engine.llm import LLM
 
@@ -158,6 +163,11 @@ def _likely_tokens(place: TokenLogprobs) -> Text:
 def _printable(text: str) -> str:
     """A model may emit control characters, and a terminal would obey them."""
     return text.translate(_CONTROL_CHARACTERS)
+
+
+def _spelled(argument: str) -> str:
+    """An argument of the command line, which may hold bytes that are no UTF-8."""
+    return argument.encode(errors="backslashreplace").decode()
 
 
 def _count(number: int, thing: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,25 @@ def test_it_prints_the_text_and_what_to_do_with_the_trace(capsys: pytest.Capture
     assert f"orrery replay {trace}" in shown
     assert main(["replay", str(trace)]) == 0
     assert capsys.readouterr().out.rstrip().endswith("decisions, 0 divergences")
+
+
+def test_a_model_whose_name_looks_like_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--prompt", PROMPT, "--model", "[/x]"]) != 0
+    said = capsys.readouterr().err
+    assert "[/x]" in said
+    assert "MarkupError" not in said
+
+
+def test_an_output_that_cannot_show_everything() -> None:
+    command = [sys.executable, "-m", "engine.cli", *TINY, "--prompt", "snow ☃"]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=False)
+    assert done.returncode == 0, done.stderr
+    assert rb"\u2603" in done.stdout
+
+
+def test_arguments_that_are_no_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, "--prompt", PROMPT, "--stop", "\udcff"]) == 2
+    assert "stop must be valid Unicode" in capsys.readouterr().err
 
 
 def test_the_same_seed_gives_the_same_text(capsys: pytest.CaptureFixture[str]) -> None:
