@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import msgspec
+from streamlit.testing.v1 import AppTest
 
 from engine.sampling_params import SamplingParams
 from engine.trace.file import read_trace
@@ -14,6 +16,7 @@ from viz.live import Arrival, LiveRun, Recipe
 from viz.open_trace import SHIPPED
 from viz.traces.make import RECIPES
 
+_APP = Path(__file__).parents[2] / "viz" / "app.py"
 _PARAMS = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 _SMALL = {"num_gpu_blocks_override": 16, "max_model_len": 64}
 
@@ -88,3 +91,19 @@ def test_each_shipped_trace_shows_its_situation_at_its_step() -> None:
     assert facts["preemption"].preemptions > 0
     chunked = Timeline(read_trace(SHIPPED / "chunked-prefill.jsonl")).series
     assert sum(step.prefill_tokens == 24 and step.decode_tokens == 2 for step in chunked) > 1
+
+
+def test_the_knobs_stay_before_whoever_is_told_that_one_is_wrong() -> None:
+    test = AppTest.from_file(str(_APP), default_timeout=60)
+    test.query_params["page"] = "live"
+    test.run()
+    next(field for field in test.number_input if field.label == "num_gpu_blocks").set_value(2)
+    test.button[0].click().run()
+    run: LiveRun = test.session_state["live run"]
+    run.process.wait(timeout=120)
+    assert run.failure is not None
+    test.run()
+    (knobs,) = test.expander
+    assert knobs.label == "Run again with other prompts and knobs"
+    assert knobs.proto.expanded
+    assert next(field.value for field in test.number_input if field.label == "num_gpu_blocks") == 2

@@ -36,7 +36,9 @@ def page() -> None:
         _head()
     else:
         _watch(run)
-    with st.expander("Prompts and knobs" if run is None else "Run again with other prompts and knobs", run is None):
+    # Who is told that a knob is wrong needs the knobs before them.
+    expanded = run is None or run.failure is not None
+    with st.expander("Prompts and knobs" if run is None else "Run again with other prompts and knobs", expanded):
         _form()
 
 
