@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -34,3 +35,12 @@ def test_refuses_what_is_no_trace(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert name in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_a_port_in_use_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("localhost", 0)) as other:
+        port = other.getsockname()[1]
+        command = [*_ORRERY, "--port", str(port), "--no-browser"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == f"orrery app: port {port} is in use: choose another with --port.\n"
