@@ -171,11 +171,9 @@ class LineReader:
         try:
             event: Event = self._decoder.decode(line)
         except msgspec.MsgspecError as error:
-            raise TraceError(f"{self.name}, line {self._line_number}: not a trace event ({error}).") from error
+            raise self._no_event(str(error)) from error
         except RecursionError as error:
-            raise TraceError(
-                f"{self.name}, line {self._line_number}: not a trace event (too deeply nested)."
-            ) from error
+            raise self._no_event("too deeply nested") from error
         if event.seq <= self._last_seq:
             raise TraceError(
                 f"{self.name}, line {self._line_number}: seq {event.seq} does not follow {self._last_seq}; "
