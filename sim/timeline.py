@@ -18,7 +18,7 @@ from engine.errors import TraceError
 from engine.metrics import IterationMetrics
 from engine.trace import events as ev
 from sim.plan import PlanState
-from sim.state import State
+from sim.state import State, StateError
 from sim.summary import LifeLine, TraceSummary, summarise
 
 if TYPE_CHECKING:
@@ -101,7 +101,11 @@ class StepView:
 
 
 class Timeline:
-    """A trace one can move about in."""
+    """A trace one can move about in.
+
+    Raises:
+        StateError: its steps are not numbered from 1 upwards.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -173,14 +177,17 @@ def _spans(events: list[ev.Event]) -> dict[int, _Span]:
     starts: dict[int, int] = {}
     planned: dict[int, int] = {}
     ends: dict[int, int] = {}
-    answered = closed = 0
+    newest = answered = closed = 0
     for position, event in enumerate(events):
         kind = type(event)
         if kind in _BETWEEN:
             closed = answered
             continue
         if kind is ev.ScheduleCalled:
+            if event.step <= newest:
+                raise StateError(event, f"it begins step {event.step}, where one after {newest} is due")
             starts[event.step] = position
+            newest = event.step
         elif kind is ev.StepScheduled:
             planned[event.step] = position + 1
         elif kind is ev.StepOutput or kind is ev.ExecutorFailed:

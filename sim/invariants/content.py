@@ -229,11 +229,13 @@ class WrittenBeforeRead(Invariant):
 
     def _reads(self, request: RequestState, table: list[int], first: int, end: int) -> Sentences:
         size = self.header.kv_cache.block_size
-        for place in range(first // size, -(-end // size)):
+        for place in range(max(first, 0) // size, -(-end // size)):
             block_id = table[place] if place < len(table) else NULL_BLOCK
             read, there = min(size, end - place * size), self._slots_written(block_id)
             if block_id == NULL_BLOCK:
                 yield f"{request.name} reads position {place * size}, for which it holds no block"
+                if place >= len(table):  # nor for any behind it, and a false number may name a great many
+                    return
             elif there < read:
                 yield f"{request.name} reads {read} slots of block {block_id}, of which {there} are written"
 
@@ -243,7 +245,7 @@ class WrittenBeforeRead(Invariant):
 
     def _writes(self, slots: dict[int, int], table: list[int], start: int, end: int) -> None:
         size = self.header.kv_cache.block_size
-        for place in range(start // size, min(-(-end // size), len(table))):
+        for place in range(max(start, 0) // size, min(-(-end // size), len(table))):
             slots[table[place]] = min(size, end - place * size)
 
     @after(ev.StepOutput)

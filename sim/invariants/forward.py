@@ -50,6 +50,10 @@ class SuperSequence(Invariant):
     def _row(self, name: str, row: _Row, event: ev.ForwardInputs, index: int) -> Sentences:
         start, end = event.query_start_loc[index : index + 2]
         size = self.header.kv_cache.block_size
+        num_run, num_planned = len(event.positions[start:end]), row.past - row.first
+        if num_run != num_planned:  # before anything is counted out: a false number may be of any size
+            yield f"{name} runs {num_run} tokens, planned were {num_planned}"
+            return
         token_ids, positions = row.token_ids[row.first : row.past], list(range(row.first, row.past))
         if event.positions[start:end] != positions:
             yield f"{name} runs positions {event.positions[start:end]}, planned were {row.first} to {row.past - 1}"

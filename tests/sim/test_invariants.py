@@ -295,6 +295,19 @@ def test_going_beyond_max_model_len_is_named(trace: Trace) -> None:
     assert {type(event) for event in trace.events if event.seq in {v.seq for v in broken}} >= {ev.ScheduleRequest}
 
 
+@pytest.mark.parametrize("number", [2**40, -(2**40)])
+@pytest.mark.parametrize("name", ["num_computed_tokens", "num_scheduled_tokens"])
+def test_a_number_beyond_all_bounds_is_named_and_not_counted_out(trace: Trace, number: int, name: str) -> None:
+    false, event = edited(trace, Wrong("", ev.ScheduleRequest, put(**{name: number})))
+    assert event.seq in [violation.seq for violation in check_trace(false)]
+
+
+def test_planned_tokens_beyond_all_bounds_are_not_counted_out(trace: Trace) -> None:
+    wrong = Wrong("", ev.StepScheduled, first_one("num_scheduled_tokens", 2**40), has("requests"))
+    false, event = edited(trace, wrong)
+    assert event.seq in [violation.seq for violation in check_trace(false)]
+
+
 def test_every_invariant_has_been_broken_here() -> None:
     broken = {wrong.invariant for wrong in (*WRONG.values(), *WRONG_TRANSFERS.values())}
     assert broken | {"max_num_seqs", "max_model_len"} == {invariant.name for invariant in INVARIANTS}

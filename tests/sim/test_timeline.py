@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from engine.errors import TraceError
@@ -103,6 +104,15 @@ def test_a_step_that_is_not_there_is_refused(trace: Trace) -> None:
         timeline.step(last + 1)
     with pytest.raises(TraceError, match="holds no step at all"):
         Timeline(Trace(trace.header)).step(1)
+
+
+@pytest.mark.parametrize("number", [0, -3, 1])
+def test_a_step_that_does_not_follow_the_one_before_is_refused(trace: Trace, number: int) -> None:
+    calls = [i for i, event in enumerate(trace.events) if isinstance(event, ev.ScheduleCalled)]
+    events = trace.events.copy()
+    events[calls[1]] = msgspec.structs.replace(events[calls[1]], step=number)
+    with pytest.raises(TraceError, match=f"schedule.called, cannot be: it begins step {number}, where one after 1"):
+        Timeline(Trace(trace.header, events))
 
 
 def test_a_trace_that_ends_inside_a_step_can_be_looked_at(trace: Trace) -> None:
