@@ -23,13 +23,14 @@ from engine.trace.events import (
     GrammarFailed,
     GrammarReady,
     KVTransferDone,
+    OutputText,
     RequestAborted,
     RequestAdded,
     ScheduleCalled,
     StepOutput,
 )
 from engine.trace.file import Trace
-from sim.recorded import RecordedExecutor, RecordedGrammarBackend, RecordedKVConnector
+from sim.recorded import AnswersEnd, RecordedExecutor, RecordedGrammarBackend, RecordedKVConnector
 
 _NOT_COMPARED = frozenset({"seq", "ts"})
 
@@ -65,6 +66,7 @@ class ReplayReport(NamedTuple):
     num_steps: int
     divergence: Divergence | None
     truncated: str | None
+    """If the trace ends in the middle of a step, or its file was cut short: where, in one sentence."""
 
     @property
     def num_divergences(self) -> int:
@@ -120,25 +122,35 @@ class Replay:
         )
         self._executor = RecordedExecutor(trace)
         self._ids: dict[int, str] = {}
+        self._answers_ended = False
 
     def run(self) -> ReplayReport:
         """Feed every input and compare every decision, up to the first that differs."""
         num_decisions = num_inputs = 0
-        divergence: Divergence | None = None
+        divergence, truncated = None, self.trace.truncated
         exchanges = list(_exchanges(self.trace.events))
         for index, exchange in enumerate(exchanges):
             refusal = self._feed(exchange.input) if exchange.input is not None else None
             num_inputs += exchange.input is not None
             recomputed = self._collector.take()
-            # The crash that cut a file short may have come between an input and the end of its decisions.
-            cut = self.trace.truncated is not None and index == len(exchanges) - 1
             agreed = _num_agreed(exchange.recorded, recomputed)
             num_decisions += agreed
-            complete = agreed == len(exchange.recorded) and (cut or agreed == len(recomputed))
-            if refusal or not complete:
-                divergence = self._diverge(exchange, recomputed, agreed, refusal)
-                break
-        return ReplayReport(num_decisions, num_inputs, self.core.scheduler.step, divergence, self.trace.truncated)
+            if agreed == len(exchange.recorded):
+                if agreed == len(recomputed) and not refusal:
+                    continue
+                if index == len(exchanges) - 1 and self._may_be_cut(refusal):
+                    truncated = truncated or f"The trace ends in the middle of step {self._collector.step}."
+                    continue
+            divergence = self._diverge(exchange, recomputed, agreed, refusal)
+            break
+        return ReplayReport(num_decisions, num_inputs, self.core.scheduler.step, divergence, truncated)
+
+    def _may_be_cut(self, refusal: str | None) -> bool:
+        """Whether a crash may have cut the file between an input and the end of its decisions.
+
+        It may have come between two lines, where the file shows no trace of it. Text is made of a step only after it.
+        """
+        return (not refusal or self._answers_ended) and not isinstance(self.trace.events[-1], OutputText)
 
     def _feed(self, event: Event) -> str | None:
         """Make the call that an input event records. Returns why the core refused it, if it did."""
@@ -163,6 +175,7 @@ class Replay:
                 case StepOutput() | ExecutorFailed():
                     self._update(event.step)
         except (OrreryError, ValueError, LookupError) as error:
+            self._answers_ended = isinstance(error, AnswersEnd)
             return f"the core refuses this input: {error}"
         return None
 

@@ -12,7 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.trace.events import EVENT_TYPES, Event, EventClass, KVUncached, SchedulePreempted, StepOutput
+from engine.trace.events import (
+    EVENT_TYPES,
+    Event,
+    EventClass,
+    KVUncached,
+    OutputText,
+    SchedulePreempted,
+    StepOutput,
+)
 from engine.trace.file import Trace, read_trace, write_trace
 from sim.replay import replay
 from tests.core.driver import record_crowd
@@ -132,6 +140,26 @@ def test_a_cut_trace_replays_as_far_as_it_goes(tmp_path: Path, crowds: list[Trac
         report = replay(trace)
         assert report.divergence is None
         assert report.num_decisions == len(trace.of_class(EventClass.DECISION)) > 0
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_a_trace_cut_between_two_lines_is_cut_and_not_wrong(tmp_path: Path, connected: bool) -> None:
+    trace = record_crowd(tmp_path / "crowd.jsonl", seed=5, num_requests=6, connected=connected)
+    said = set()
+    for length in range(len(trace.events)):
+        report = replay(Trace(trace.header, trace.events[:length]))
+        assert report.divergence is None, (length, report.divergence)
+        said.add(report.truncated)
+    assert None in said, "some cuts are between two calls"
+    assert "The trace ends in the middle of step 2." in said
+
+
+def test_a_decision_missing_before_the_end_is_a_divergence(crowds: list[Trace]) -> None:
+    trace = crowds[0]
+    last = max(i for i, event in enumerate(trace.events) if event.kind is EventClass.DECISION)
+    text = OutputText(seq=10**9, request=0, delta="", stop=None, finished=True)
+    report = replay(Trace(trace.header, [*trace.events[:last], text]))
+    assert report.divergence is not None and "lacks" in report.divergence.why
 
 
 @pytest.mark.parametrize("algo", ["sha256", "builtin"])
