@@ -20,7 +20,7 @@ from viz.cut import UNPLANNED
 from viz.explain import explain
 from viz.terminal.step import step_view
 from viz.terminal.summary import trace_view
-from viz.terminal.words import duration, visible
+from viz.terminal.words import duration, share, visible
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +227,16 @@ def test_a_step_cut_within_its_plan_claims_nothing_that_it_does_not_know(timelin
         assert all(f"r{reason.request} " in text for reason in explain(view) if reason.request is not None)
 
 
+def test_a_trace_of_one_step_has_no_empty_tables_and_no_doubled_numbers(timeline: Timeline) -> None:
+    first = next(i for i, e in enumerate(timeline.events) if isinstance(e, ev.ScheduleCalled) and e.step == 2)
+    text = drawn(trace_view("crowd.jsonl", Timeline(Trace(timeline.header, timeline.events[:first]))))
+    axis = next(line for line in text.splitlines() if line.split()[:1] == ["step"])
+    assert axis.split() == ["step", "1"]
+    assert "none: no request has completed" in text
+    assert "median" not in text
+
+
 def test_words() -> None:
+    assert [share(part) for part in (0, 0.001, 0.0099, 0.01, 0.5, 1)] == ["0%", "<1%", "<1%", "1%", "50%", "100%"]
     assert visible(" a\n\t\x07é") == "·a⏎⇥\\x07é"
     assert [duration(ns) for ns in (1_500, 2_500_000, 3_210_000_000)] == ["2 µs", "2.5 ms", "3.21 s"]

@@ -13,7 +13,7 @@ from engine.metrics import IterationMetrics, MetricsSummary
 from sim.summary import LifeLine, TraceSummary
 from sim.timeline import Timeline
 from viz.terminal.step import masthead
-from viz.terminal.words import chip, counted, duration, line_style, listed, panel
+from viz.terminal.words import chip, counted, duration, line_style, listed, panel, share
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _BAR_LINES = 3
@@ -58,17 +58,18 @@ def _facts(summary: TraceSummary, measured: MetricsSummary, num_blocks: int) -> 
         "tokens": f"{summary.num_prompt_tokens:,} of prompts, {summary.num_scheduled_tokens:,} computed, "
         f"{summary.num_output_tokens:,} generated",
         "per second": listed(_throughput(measured)),
-        "prefix cache": f"{summary.num_hit_tokens:,} of {summary.num_queried_tokens:,} tokens hit ({hit_rate:.0%}), "
+        "prefix cache": f"{summary.num_hit_tokens:,} of {summary.num_queried_tokens:,} tokens hit ({share(hit_rate)}), "
         f"{summary.num_evictions:,} cached blocks evicted",
         "pool": f"{summary.peak_blocks_in_use:,} of {num_blocks - 1:,} blocks in use at most, "
-        f"{measured.mean_kv_cache_usage or 0:.0%} on average, "
+        f"{share(measured.mean_kv_cache_usage or 0)} on average, "
         f"{counted(summary.num_preemptions, 'preemption') or 'no preemption'}",
     }
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     for label, fact in rows.items():
-        table.add_row(label, fact)
+        if fact:
+            table.add_row(label, fact)
     if summary.truncated:
         table.add_row("cut short", Text(summary.truncated, "yellow"))
     return Group(table, "")
@@ -85,6 +86,8 @@ def _throughput(measured: MetricsSummary) -> Iterator[str]:
 
 
 def _latencies(measured: MetricsSummary) -> RenderableType:
+    if not measured.latencies_ms:
+        return Text("none: no request has completed", "dim")
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     for _ in range(4):
@@ -136,7 +139,8 @@ class _Steps:
         yield Text.assemble((" " * 10), *((bucket.mark.ljust(columns), _mark_style(bucket.mark)) for bucket in buckets))
         first, last = self._series[0].step, self._series[-1].step
         span = len(buckets) * columns
-        yield Text(f"{'step':>8}  {first}{str(last).rjust(span - len(str(first)))}", "dim")
+        until = str(last).rjust(span - len(str(first))) if last > first else ""
+        yield Text(f"{'step':>8}  {first}{until}", "dim")
         yield Text(f"{'':10}bright: prefill · dim: decode · ▼ preemption ◆ prefix hit ● finished", "dim")
 
 
@@ -222,7 +226,10 @@ def _worth_a_look(series: list[IterationMetrics], lives: list[LifeLine]) -> Rend
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", style="bold", no_wrap=True)
     table.add_column()
-    for step, why in sorted(_remarkable(series, lives).items()):
+    told = _remarkable(series, lives)
+    if not told:
+        return Text("none: no step has computed anything", "dim")
+    for step, why in sorted(told.items()):
         table.add_row(str(step), listed(why))
     return table
 
@@ -245,7 +252,8 @@ def _remarkable(series: list[IterationMetrics], lives: list[LifeLine]) -> dict[i
     chunked = min((life.scheduled[1] for life in lives if _is_chunked(life)), default=None)
     first(lambda f: "a prompt goes on in chunks" if f.step == chunked else None)
     fullest = max(series, key=lambda facts: facts.tokens)
-    told.setdefault(fullest.step, []).append(f"the fullest: {fullest.tokens:,} of {fullest.token_budget:,} tokens")
+    if fullest.tokens:
+        told.setdefault(fullest.step, []).append(f"the fullest: {fullest.tokens:,} of {fullest.token_budget:,} tokens")
     first(lambda f: f"{counted(f.finishes, 'request')} finished" if f.finishes else None)
     return told
 
@@ -256,5 +264,7 @@ def _is_chunked(life: LifeLine) -> bool:
 
 def _event_types(summary: TraceSummary) -> str:
     common = summary.event_types.most_common()
-    shown = listed(f"{name} {count:,}" for name, count in common[:_MOST_EVENT_TYPES])
-    return shown + (f" · {len(common) - _MOST_EVENT_TYPES} more types" if len(common) > _MOST_EVENT_TYPES else "")
+    shown, left_out = common[:_MOST_EVENT_TYPES], len(common) - _MOST_EVENT_TYPES
+    return listed(f"{name} {number:,}" for name, number in shown) + (
+        f" · {counted(left_out, 'more type')}" if left_out > 0 else ""
+    )

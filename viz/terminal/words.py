@@ -69,3 +69,8 @@ def duration(nanoseconds: int) -> str:
     if nanoseconds < 1_000_000_000:
         return f"{nanoseconds / 1e6:.1f} ms"
     return f"{nanoseconds / 1e9:.2f} s"
+
+
+def share(part: float) -> str:
+    """A share as a percentage; little is not nothing."""
+    return "<1%" if 0 < part < 0.01 else f"{part:.0%}"
