@@ -49,6 +49,7 @@ class RecordedExecutor:
             draft_token_ids=answer.draft_token_ids,
             logprobs=answer.logprobs,
             prompt_logprobs=answer.prompt_logprobs,
+            errors=answer.errors,
         )
 
     def shutdown(self) -> None:
