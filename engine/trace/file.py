@@ -252,7 +252,8 @@ def _decode_header(line: bytes, name: str) -> Header:
     try:
         return msgspec.convert(seen, Header)
     except msgspec.MsgspecError as error:
-        raise TraceError(f"{name} has a damaged trace header ({error}).") from error
+        where = str(error).replace(". - at", " - at")  # the sentence of a range check, with the place behind it
+        raise TraceError(f"{name} has a damaged trace header ({where}).") from error
 
 
 def _lines(data: bytes) -> Iterator[tuple[bytes, bool]]:
