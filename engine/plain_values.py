@@ -117,9 +117,8 @@ def shown(value: object) -> str:
 
 
 def _as_float(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return math.nan
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     try:
-        return float(value)
+        return float(value) if is_number else math.nan
     except OverflowError:  # an integer or a fraction far beyond any range
-        return math.inf if math.floor(value) > 0 else -math.inf
+        return math.inf if value > 0 else -math.inf

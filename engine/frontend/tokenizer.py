@@ -14,6 +14,7 @@ from tokenizers import AddedToken
 
 from engine.errors import ModelError, RequestError
 from engine.frontend.spelling import spelling_of
+from engine.plain_values import shown
 
 _NAMED_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -119,7 +120,7 @@ def _apply_config(backend: tokenizers.Tokenizer, folder: Path) -> None:
         if file.is_file():
             config |= _read_json_object(file)
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    special = [token for token in _special_tokens(config) if token.content not in known]
+    special = [token for token in _special_tokens(config, folder) if token.content not in known]
     backend.add_special_tokens(special)
 
 
@@ -133,11 +134,18 @@ def _read_json_object(file: Path) -> dict[str, Any]:
     return value
 
 
-def _special_tokens(config: dict[str, Any]) -> list[AddedToken]:
-    values = [config.get(name) for name in _NAMED_SPECIAL_TOKENS]
-    values += config.get("additional_special_tokens") or []
-    return [AddedToken(_content(value), special=True, normalized=False) for value in values if value]
+def _special_tokens(config: dict[str, Any], folder: Path) -> list[AddedToken]:
+    more = config.get("additional_special_tokens") or []
+    if not isinstance(more, list):
+        raise ModelError(f"additional_special_tokens must be a list of tokens, got {shown(more)} in {folder}.")
+    named = [(name, config.get(name)) for name in _NAMED_SPECIAL_TOKENS]
+    named += [("additional_special_tokens", value) for value in more]
+    contents = [_content(name, value, folder) for name, value in named if value]
+    return [AddedToken(content, special=True, normalized=False) for content in contents]
 
 
-def _content(token: str | dict[str, Any]) -> str:
-    return token if isinstance(token, str) else str(token["content"])
+def _content(name: str, token: object, folder: Path) -> str:
+    content = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(content, str):
+        raise ModelError(f"{name} must be a token's text, got {shown(token)} in {folder}.")
+    return content

@@ -5,13 +5,17 @@ Reads the files that Hugging Face models carry, of transformers 4 and 5; needs n
 
 from __future__ import annotations
 
-import json
+import math
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from engine.errors import ModelError
+from engine.models.config_file import ConfigFile
+from engine.plain_values import is_int
+
+#: Each is built before its weights are looked for: more than any model has would only take memory and time.
+MOST_LAYERS = 1024
 
 SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
@@ -68,117 +72,127 @@ def read_architecture(folder: Path) -> Architecture:
     Raises:
         ModelError: no config.json, one that is damaged, or a model that this decoder cannot run.
     """
-    config = _read_json(folder / "config.json")
+    config = ConfigFile.read(folder / "config.json")
     name = _architecture_name(config, folder)
     _refuse_what_is_not_llama_shaped(config, name)
     generation = folder / "generation_config.json"
-    eos = _read_json(generation).get("eos_token_id") if generation.exists() else None
-    try:
-        return _architecture(config, name, eos if eos is not None else config.get("eos_token_id"))
-    except KeyError as error:
-        raise ModelError(f"{folder / 'config.json'} lacks {error}.") from error
-    except (TypeError, ValueError, msgspec.ValidationError) as error:
-        raise ModelError(f"{folder / 'config.json'} holds a value of the wrong kind: {error}.") from error
+    told = [ConfigFile.read(generation)] if generation.exists() else []
+    eos = next((file for file in told if file.values.get("eos_token_id") is not None), config)
+    return _architecture(config, name, eos)
 
 
-def _architecture(config: dict[str, Any], name: str, eos: int | list[int] | None) -> Architecture:
-    num_heads = int(config["num_attention_heads"])
-    attention_bias = bool(config.get("attention_bias", False))
+def _architecture(config: ConfigFile, name: str, eos: ConfigFile) -> Architecture:
+    hidden_size, num_heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    num_kv_heads = config.integer("num_key_value_heads", default=num_heads)
+    head_size = config.integer("head_dim", default=hidden_size // num_heads)
+    if num_heads % num_kv_heads or head_size < 2 or head_size % 2:
+        raise ModelError(
+            f"{config.where} must have a multiple of num_key_value_heads as num_attention_heads and heads of an even "
+            f"size, got {num_heads} heads, {num_kv_heads} of keys and values, of size {head_size}."
+        )
+    attention_bias, vocab_size = config.flag("attention_bias"), config.integer("vocab_size")
     return Architecture(
         name=name,
-        vocab_size=int(config["vocab_size"]),
-        hidden_size=int(config["hidden_size"]),
-        intermediate_size=int(config["intermediate_size"]),
-        num_layers=int(config["num_hidden_layers"]),
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=config.integer("intermediate_size"),
+        num_layers=_num_layers(config),
         num_heads=num_heads,
-        num_kv_heads=int(config.get("num_key_value_heads") or num_heads),
-        head_size=int(config.get("head_dim") or config["hidden_size"] // num_heads),
-        max_position_embeddings=int(config["max_position_embeddings"]),
-        rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-        rope_theta=_rope_theta(config),
+        num_kv_heads=num_kv_heads,
+        head_size=head_size,
+        max_position_embeddings=config.integer("max_position_embeddings", high=2**31 - 1),
+        rms_norm_eps=config.number("rms_norm_eps", 1e-6),
+        rope_theta=_rope(config).number("rope_theta", config.number("rope_theta", 10_000.0)),
         rope_scaling=_rope_scaling(config),
-        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+        tie_word_embeddings=config.flag("tie_word_embeddings"),
         # Qwen2 has a bias on queries, keys and values whatever its config says.
         qkv_bias=attention_bias or name == "Qwen2ForCausalLM",
         output_bias=attention_bias,
-        mlp_bias=bool(config.get("mlp_bias", False)),
+        mlp_bias=config.flag("mlp_bias"),
         qk_norm=name == "Qwen3ForCausalLM",
         sliding_windows=_sliding_windows(config, name),
-        checkpoint_dtype=config.get("dtype") or config.get("torch_dtype"),
-        eos_token_ids=_as_ids(eos),
+        checkpoint_dtype=config.text("dtype") or config.text("torch_dtype"),
+        eos_token_ids=_eos_token_ids(eos, vocab_size),
     )
 
 
-def _architecture_name(config: dict[str, Any], folder: Path) -> str:
-    names = config.get("architectures") or []
+def _architecture_name(config: ConfigFile, folder: Path) -> str:
+    names = config.texts("architectures")
     for name in names:
         if name in SUPPORTED_ARCHITECTURES:
-            return str(name)
+            return name
     raise ModelError(
-        f"{folder} holds {' or '.join(map(str, names)) or 'a model that names no architecture'}; "
+        f"{folder} holds {' or '.join(names) or 'a model that names no architecture'}; "
         f"supported are {', '.join(SUPPORTED_ARCHITECTURES)}."
     )
 
 
-def _refuse_what_is_not_llama_shaped(config: dict[str, Any], name: str) -> None:
-    if config.get("hidden_act", "silu") != "silu":
-        raise ModelError(f"{name} with hidden_act {config['hidden_act']!r} is not supported, only silu is.")
-    if config.get("quantization_config") is not None:
-        method = config["quantization_config"].get("quant_method", "an unnamed method")
+def _num_layers(config: ConfigFile) -> int:
+    return config.integer("num_hidden_layers", high=MOST_LAYERS)
+
+
+def _refuse_what_is_not_llama_shaped(config: ConfigFile, name: str) -> None:
+    activation = config.text("hidden_act") or "silu"
+    if activation != "silu":
+        raise ModelError(f"{name} with hidden_act {activation!r} is not supported, only silu is.")
+    if config.values.get("quantization_config") is not None:
+        method = config.table("quantization_config").text("quant_method") or "an unnamed method"
         raise ModelError(f"weights quantised by {method} are not supported; use an unquantised checkpoint.")
-    if _rope(config).get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
+    if _rope(config).number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0)) != 1.0:
         raise ModelError(f"{name} with a partial rotary embedding is not supported.")
 
 
-def _rope(config: dict[str, Any]) -> dict[str, Any]:
+def _rope(config: ConfigFile) -> ConfigFile:
     """transformers 5 writes `rope_parameters`, transformers 4 `rope_scaling` beside `rope_theta`."""
-    return config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return config.table("rope_parameters" if config.values.get("rope_parameters") else "rope_scaling")
 
 
-def _rope_theta(config: dict[str, Any]) -> float:
-    return float(_rope(config).get("rope_theta") or config.get("rope_theta") or 10_000.0)
+def _rope_scaling(config: ConfigFile) -> RopeScaling | None:
+    rope = _rope(config)
+    rope_type = rope.text("rope_type") or rope.text("type") or "default"
+    match rope_type:
+        case "default":
+            return None
+        case "linear":
+            return LinearScaling(factor=rope.number("factor", math.nan))
+        case "llama3":
+            return _llama3_scaling(rope)
+    raise ModelError(f"rope type {rope_type!r} is not supported; supported are {', '.join(SUPPORTED_ROPE_TYPES)}.")
 
 
-def _rope_scaling(config: dict[str, Any]) -> RopeScaling | None:
-    rope = dict(_rope(config))
-    rope_type = rope.setdefault("rope_type", rope.get("type", "default"))
-    if rope_type == "default":
-        return None
-    if rope_type not in SUPPORTED_ROPE_TYPES:
-        raise ModelError(f"rope type {rope_type!r} is not supported; supported are {', '.join(SUPPORTED_ROPE_TYPES)}.")
-    scaling: RopeScaling = msgspec.convert(rope, RopeScaling)
-    return scaling
+def _llama3_scaling(rope: ConfigFile) -> Llama3Scaling:
+    low, high = rope.number("low_freq_factor", math.nan), rope.number("high_freq_factor", math.nan)
+    if low >= high:
+        raise rope.refused("low_freq_factor", f"< high_freq_factor ({high:g})")
+    return Llama3Scaling(
+        factor=rope.number("factor", math.nan),
+        low_freq_factor=low,
+        high_freq_factor=high,
+        original_max_position_embeddings=rope.integer("original_max_position_embeddings", high=2**31 - 1),
+    )
 
 
-def _sliding_windows(config: dict[str, Any], name: str) -> tuple[int | None, ...]:
-    num_layers = int(config["num_hidden_layers"])
-    window = config.get("sliding_window")
-    if window is None or name == "LlamaForCausalLM":
+def _sliding_windows(config: ConfigFile, name: str) -> tuple[int | None, ...]:
+    num_layers = _num_layers(config)
+    if config.values.get("sliding_window") is None or name == "LlamaForCausalLM":
         return (None,) * num_layers
+    window = config.integer("sliding_window", high=2**31 - 1)
     if name == "MistralForCausalLM":
-        return (int(window),) * num_layers
-    if not config.get("use_sliding_window", False):
+        return (window,) * num_layers
+    if not config.flag("use_sliding_window"):
         return (None,) * num_layers
-    first = int(config.get("max_window_layers", num_layers))
-    kinds = config.get("layer_types") or [
+    first = config.integer("max_window_layers", low=0, default=num_layers)
+    kinds = config.texts("layer_types") or [
         "sliding_attention" if layer >= first else "full_attention" for layer in range(num_layers)
     ]
-    return tuple(int(window) if kind == "sliding_attention" else None for kind in kinds)
+    if len(kinds) != num_layers:
+        raise ModelError(f"layer_types must name {num_layers} layers, got {len(kinds)} in {config.where}.")
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
-def _as_ids(eos: int | list[int] | None) -> tuple[int, ...]:
-    if eos is None:
-        return ()
-    return (int(eos),) if isinstance(eos, int) else tuple(int(token_id) for token_id in eos)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ModelError(f"{path.parent} is not a model folder: it holds no {path.name}.") from error
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path} must hold a JSON object.")
-    return content
+def _eos_token_ids(file: ConfigFile, vocab_size: int) -> tuple[int, ...]:
+    eos = file.values.get("eos_token_id")
+    ids = [] if eos is None else eos if isinstance(eos, list) else [eos]
+    if not all(is_int(token_id, 0, vocab_size - 1) for token_id in ids):
+        raise file.refused("eos_token_id", f"token ids in [0, {vocab_size - 1}]")
+    return tuple(ids)

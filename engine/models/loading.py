@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 
@@ -13,7 +13,14 @@ from engine.models.decoder import Decoder
 
 #: What checkpoints carry beside weights, or carry twice.
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)
+_WEIGHT_DTYPES = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
 _TIED_HEAD = "lm_head.weight"
+
+
+class _Index(msgspec.Struct):
+    """Which file holds which tensor."""
+
+    weight_map: dict[str, str]
 
 
 @torch.inference_mode()
@@ -46,8 +53,8 @@ def _checkpoint_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.exists():
         try:
-            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
+            shards = sorted(set(msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values()))
+        except (OSError, ValueError) as error:
             raise ModelError(f"{index} is damaged: it has no readable weight_map.") from error
         absent = [shard for shard in shards if not (folder / shard).exists()]
         if absent:
@@ -65,4 +72,12 @@ def _is_redundant(name: str, decoder: Decoder) -> bool:
 def _copy(source: torch.Tensor, target: torch.Tensor, name: str) -> None:
     if source.shape != target.shape:
         raise ModelError(f"{name} must be {list(target.shape)} according to config.json, got {list(source.shape)}.")
+    if source.dtype not in _WEIGHT_DTYPES:
+        kinds = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in _WEIGHT_DTYPES))
+        raise ModelError(f"{name} must be of dtype {kinds}, got {str(source.dtype).removeprefix('torch.')}.")
     target.copy_(source)
+    # After the conversion, in which a large number may overflow.
+    if not bool(target.isfinite().all()):
+        raise ModelError(
+            f"{name} must be finite in {str(target.dtype).removeprefix('torch.')}, but holds NaN or infinity."
+        )
