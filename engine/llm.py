@@ -18,6 +18,7 @@ from engine.frontend.tokenizer import Tokenizer
 from engine.llm_engine import LLMEngine, NewRequest
 from engine.loop.interrupt import InterruptBetweenSteps
 from engine.outputs import RequestOutput
+from engine.plain_values import shown
 from engine.sample.logits_processors import LogitsProcessor
 from engine.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 
@@ -130,6 +131,8 @@ class LLM:
             RequestError: the model has no chat template, the template refuses the messages, or the parameters are
                 invalid; then nothing has run.
         """
+        if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
+            raise RequestError(f"messages must be a list of messages, or of conversations, got {shown(messages)}.")
         template = self.llm_engine.chat_template(chat_template)
         several = [messages] if not messages or isinstance(messages[0], Mapping) else messages
         prompts: list[Prompt] = []
@@ -139,7 +142,7 @@ class LLM:
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 tools=tools,
-                **(chat_template_kwargs or {}),
+                more=chat_template_kwargs,
             )
             # The template has put the special tokens where they belong.
             token_ids = self.get_tokenizer().encode(text, add_special_tokens=False)
@@ -159,6 +162,8 @@ class LLM:
         Raises:
             RequestError: a prompt is invalid, or the search needs more log probabilities than `max_logprobs`.
         """
+        if not isinstance(params, BeamSearchParams):
+            raise RequestError(f"params must be BeamSearchParams, got {type(params).__name__}.")
         engine = self.llm_engine
         most = engine.config.model.max_logprobs
         if most != -1 and 2 * params.beam_width > most:

@@ -19,7 +19,7 @@ import torch
 from engine.errors import ConfigError, ModelError, OrreryError, RequestError, TraceError
 from engine.llm import LLM
 from engine.sample.logits_processors import RequestLogitsProcessor
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import BeamSearchParams, SamplingParams
 from engine.trace.file import read_trace
 from sim.invariants import check_trace
 from sim.replay import replay
@@ -209,6 +209,39 @@ def test_no_token_is_left_to_sample(unharmed: LLM) -> None:
     params = SamplingParams(allowed_token_ids=[moon], bad_words=["m"])
     said = sentence(RequestError, lambda: unharmed.generate("The moon", params))
     assert said.startswith("allowed_token_ids must ")
+
+
+SAY = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "more"),
+    [
+        (SAY, {"chat_template": "{{ 1/0 }}"}),
+        (SAY, {"chat_template": "{{ '%s' * 3 % 1 }}"}),
+        (SAY, {"chat_template": 5}),
+        (SAY, {"chat_template_kwargs": {"add_generation_prompt": True}}),
+        (SAY, {"chat_template_kwargs": {"messages": []}}),
+        (SAY, {"chat_template_kwargs": {5: 5}}),
+        (SAY, {"chat_template_kwargs": 5}),
+        (5, {}),
+        ([5], {}),
+        ([[5]], {}),
+        ("Hello", {}),
+        (["Hello"], {}),
+        ([{"role": "user", "content": "\ud800"}], {}),
+    ],
+)
+def test_a_conversation_that_is_none(unharmed: LLM, messages: Any, more: dict[str, Any]) -> None:
+    sentence(RequestError, lambda: unharmed.chat(messages, GREEDY, **more))
+
+
+def test_a_search_that_is_none(unharmed: LLM) -> None:
+    wrong: Any = GREEDY
+    assert "BeamSearchParams" in sentence(RequestError, lambda: unharmed.beam_search("The moon", wrong))
+    for penalty in (math.nan, -math.inf, 1e300, 10**400):
+        said = sentence(RequestError, lambda: BeamSearchParams(beam_width=2, max_tokens=2, length_penalty=penalty))  # noqa: B023
+        assert said.startswith("length_penalty must be in [-10, 10], got ")
 
 
 def test_two_requests_of_one_name(unharmed: LLM) -> None:

@@ -19,9 +19,25 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import ModelError, RequestError
+from engine.plain_values import shown
 
 #: Stands behind the text of a message that is to be continued, to find its end in what the template makes of it.
 _MARK = "CONTINUED-HERE"
+
+#: A template is a program: it fails like any other, at a message without what it asks for, or at a division by zero.
+_FAILURES = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+#: What a template is told by keywords of their own.
+_OWN_NAMES = frozenset(("messages", "tools", "add_generation_prompt", "continue_final_message"))
 
 #: A turn of a conversation: at least a `role`, and a `content` that is text or a list of `{"type": "text", …}` parts.
 Message = Mapping[str, Any]
@@ -39,10 +55,12 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        if not isinstance(source, str):
+            raise RequestError(f"chat_template must be a Jinja template as a string, got {shown(source)}.")
         self._special_tokens = dict(special_tokens)
         try:
             self._template = _environment().from_string(source)
-        except jinja2.TemplateError as error:
+        except _FAILURES as error:
             raise RequestError(f"The chat template cannot be read: {_one_line(error)}.") from error
 
     def render(
@@ -52,7 +70,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        **more: Any,
+        more: Mapping[str, Any] | None = None,
     ) -> str:
         """The conversation as text.
 
@@ -61,11 +79,14 @@ class ChatTemplate:
             add_generation_prompt: end with the beginning of an answer, which the model is to go on with.
             continue_final_message: end in the middle of the last message, which the model is to go on with.
             tools: descriptions of functions that the model may call, as JSON schemas.
-            more: whatever else the template knows.
+            more: whatever else the template knows, by name.
 
         Raises:
             RequestError: the messages are no conversation, or the template refuses them.
         """
+        if not isinstance(messages, Sequence):
+            raise RequestError(f"A conversation must be a list of messages, got {shown(messages)}.")
+        more = _names(more)
         turns = [_checked(message) for message in messages]
         if not turns:
             raise RequestError("messages must hold at least one message.")
@@ -77,12 +98,10 @@ class ChatTemplate:
             text = self._template.render(
                 messages=turns,
                 tools=tools,
-                documents=None,
                 add_generation_prompt=add_generation_prompt,
-                **{**self._special_tokens, **more},
+                **{"documents": None, **self._special_tokens, **more},
             )
-        # A template is a program: a message without what it asks for fails in it like in any other.
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+        except _FAILURES as error:
             raise RequestError(f"The chat template refuses these messages: {_one_line(error)}.") from error
         return _cut_at_mark(text) if continue_final_message else text
 
@@ -99,20 +118,46 @@ def load_chat_template(folder: Path, source: str | None = None) -> ChatTemplate:
         config = json.loads(config_file.read_bytes()) if config_file.is_file() else {}
     except ValueError as error:
         raise ModelError(f"{config_file} is not JSON: {error}.") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{config_file} must hold a JSON object.")
     file = folder / "chat_template.jinja"
     if source is None:
-        source = file.read_text(encoding="utf-8") if file.is_file() else config.get("chat_template")
-    if isinstance(source, list):  # several, each with a name
-        source = {each["name"]: each["template"] for each in source}.get("default")
+        source = _text_of(file) if file.is_file() else _default_of(config.get("chat_template"), config_file)
     if source is None:
         raise RequestError("The model has no chat template: give one as chat_template, or use generate.")
     return ChatTemplate(source, _special_tokens(config))
 
 
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file} cannot be read: {error}.") from error
+
+
+def _default_of(templates: object, file: Path) -> str | None:
+    """The template of a configuration, which may hold several, each with a name."""
+    if isinstance(templates, list) and all(isinstance(each, dict) for each in templates):
+        templates = next((each.get("template", 0) for each in templates if each.get("name") == "default"), None)
+    if templates is not None and not isinstance(templates, str):
+        raise ModelError(f"chat_template must be a string, or a list of named ones, got {shown(templates)} in {file}.")
+    return templates
+
+
+def _names(more: object) -> dict[str, Any]:
+    if more is not None and (not isinstance(more, Mapping) or not all(isinstance(name, str) for name in more)):
+        raise RequestError(f"chat_template_kwargs must map names to values, got {shown(more)}.")
+    names = dict(more or {})
+    taken = sorted(names.keys() & _OWN_NAMES)
+    if taken:
+        raise RequestError(f"chat_template_kwargs must not hold {taken[0]}: it is told by its own keyword.")
+    return names
+
+
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     named = {name: token for name, token in config.items() if name.endswith("_token") and token}
     return {
-        name: token if isinstance(token, str) else str(token["content"])
+        name: token if isinstance(token, str) else str(token.get("content", ""))
         for name, token in named.items()
         if isinstance(token, (str, dict))
     }
