@@ -282,10 +282,11 @@ def _as_biases(value: Any) -> dict[int, float]:
         raise RequestError(f"logit_bias must map token ids to numbers, got {shown(value)}.")
     biases: dict[int, float] = {}
     for token_id, bias in value.items():
+        if not is_int(token_id, 0):
+            raise RequestError(f"logit_bias must map token ids >= 0 to numbers, got {shown(token_id)}: {shown(bias)}.")
         # Infinite ones are cut like any other that is too large; NaN cannot be.
-        number = plain_float("logit_bias: a bias", bias, -math.inf, math.inf, "a number", infinite=True)
-        plain_id = plain_int("logit_bias: a token id", token_id, 0, ">= 0")
-        biases[plain_id] = min(max(number, -MAX_LOGIT_BIAS), MAX_LOGIT_BIAS)
+        number = plain_float(f"logit_bias[{token_id}]", bias, -math.inf, math.inf, "a number", infinite=True)
+        biases[int(token_id)] = min(max(number, -MAX_LOGIT_BIAS), MAX_LOGIT_BIAS)
     return biases
 
 

@@ -160,7 +160,7 @@ def check_folder(folder: Path) -> Path:
         raise ModelError(f"{folder} is not a model folder: config.json is missing.")
     try:
         described = json.loads(config.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{config} is not valid JSON ({error}).") from error
     if not isinstance(described, dict) or "model_type" not in described:
         raise ModelError(f"{config} does not describe a Hugging Face model: the field model_type is missing.")
@@ -181,6 +181,8 @@ def weight_files(folder: Path) -> list[Path]:
             names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(f"{index} is not a safetensors index: weight_map cannot be read.") from error
+        if not all(isinstance(name, str) for name in names):
+            raise ModelError(f"{index} is not a safetensors index: weight_map must map tensors to names of files.")
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
             raise ModelError(f"{folder} is incomplete: {', '.join(missing)} of its {len(names)} weight files missing.")

@@ -17,6 +17,7 @@ from engine.frontend.tokenizer import Tokenizer
 from engine.models.architecture import read_architecture
 from engine.models.decoder import Decoder
 from engine.models.loading import load_weights
+from engine.models.store import weight_files
 
 
 @pytest.fixture
@@ -104,6 +105,8 @@ def test_an_index_that_names_no_files(folder: Path, weight_map: Any) -> None:
     change(folder / "model.safetensors.index.json", weight_map=weight_map)
     with pytest.raises(ModelError, match="has no readable weight_map"):
         load(folder)
+    with pytest.raises(ModelError, match="is not a safetensors index"):
+        weight_files(folder)
 
 
 @pytest.mark.parametrize(
