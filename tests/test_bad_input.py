@@ -184,7 +184,7 @@ def test_a_row_that_cannot_be_sampled_ends_alone(
 ) -> None:
     file = tmp_path / "run.jsonl"
     llm = LLM(MODEL, trace=file, logits_processors=[Spoiler()], **ARGS, async_scheduling=async_scheduling)
-    spoiled = SamplingParams(temperature=temperature, max_tokens=12, extra_args={"spoil": how})
+    spoiled = SamplingParams(temperature=temperature, max_tokens=12, logprobs=2, extra_args={"spoil": how})
     with llm.llm_engine:
         (alone,) = llm.generate("The moon", GREEDY)
         bad, good = llm.generate(["Once upon a time", "The moon"], [spoiled, GREEDY])

@@ -110,7 +110,7 @@ class ModelRunner:
             on_device = sample(processed, metadata)
             failed = why_unsampled(processed)
             errors = {inputs.serials[inputs.sampled[index]]: why for index, why in failed.items()}
-            logprobs = self._logprobs(inputs, pending.logits, on_device)
+            logprobs = self._logprobs(inputs, pending.logits, on_device, failed)
             tokens = on_device.cpu()
             self.batch.append_tokens(rows, tokens.numpy())
             for index, (place, token) in enumerate(zip(inputs.sampled.tolist(), tokens.tolist(), strict=True)):
@@ -133,7 +133,9 @@ class ModelRunner:
             errors=errors or None,
         )
 
-    def _logprobs(self, inputs: StepInputs, logits: Tensor, tokens: Tensor) -> list[list[TopLogprobs]] | None:
+    def _logprobs(
+        self, inputs: StepInputs, logits: Tensor, tokens: Tensor, failed: Container[int]
+    ) -> list[list[TopLogprobs]] | None:
         """Log probabilities of the sampled tokens [sampled requests], per request of the step; None if none asked."""
         num_top = self.batch.num_logprobs[inputs.rows[inputs.sampled]]
         asked = (num_top != NO_LOGPROBS).nonzero()[0]
@@ -142,8 +144,8 @@ class ModelRunner:
         places = torch.from_numpy(asked).to(self._device)
         told = top_logprobs(logits[places], tokens[places], num_top[asked].tolist())
         logprobs: list[list[TopLogprobs]] = [[] for _ in inputs.serials]
-        for request, entry in zip(inputs.sampled[asked].tolist(), told, strict=True):
-            logprobs[request] = [entry]
+        for row, entry in zip(asked.tolist(), told, strict=True):
+            logprobs[int(inputs.sampled[row])] = [] if row in failed else [entry]
         return logprobs
 
     def attention_metadata(self, inputs: StepInputs) -> AttentionMetadata:
