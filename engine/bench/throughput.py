@@ -56,7 +56,7 @@ def compare(model: str, rounds: int, report: Callable[[str], None]) -> list[Comp
     reference = AutoModelForCausalLM.from_pretrained(llm.llm_engine.model_path, dtype=torch.float32).eval()
     comparisons = []
     for workload in WORKLOADS:
-        prompts = _prompts(workload, llm.llm_engine.model.vocab_size)
+        prompts = prompts_of(workload, llm.llm_engine.model.vocab_size)
         speeds: dict[str, list[float]] = {"engine": [], "transformers": []}
         for round_number in range(rounds + 1):
             report(f"{workload.name}, round {round_number} of {rounds}")
@@ -72,7 +72,8 @@ def compare(model: str, rounds: int, report: Callable[[str], None]) -> list[Comp
     return comparisons
 
 
-def _prompts(workload: Workload, vocab_size: int) -> list[list[int]]:
+def prompts_of(workload: Workload, vocab_size: int) -> list[list[int]]:
+    """Prompts of random token ids, the same in every run."""
     rng = random.Random(0)
     # Ids below 100 are special tokens in many vocabularies.
     return [[rng.randrange(100, vocab_size) for _ in range(workload.input_tokens)] for _ in range(workload.batch_size)]
