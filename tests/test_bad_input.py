@@ -132,9 +132,13 @@ def test_numbers_of_other_kinds_become_plain_ones() -> None:
     class Grade(enum.IntEnum):
         BEST = 3
 
-    params = SamplingParams(
-        temperature=np.float64(0.5), top_p=np.float32(0.5), max_tokens=np.int64(7), top_k=Grade.BEST
-    )
+    given: dict[str, Any] = {
+        "temperature": np.float64(0.5),
+        "top_p": np.float32(0.5),
+        "max_tokens": np.int64(7),
+        "top_k": Grade.BEST,
+    }
+    params = SamplingParams(**given)
     assert [type(value) for value in (params.temperature, params.top_p)] == [float, float]
     assert [type(value) for value in (params.max_tokens, params.top_k)] == [int, int]
     assert msgspec.json.decode(msgspec.json.encode(params), type=SamplingParams) == params
