@@ -35,7 +35,7 @@ def why(view: StepView, selection: Selection) -> Html:
     return panel(
         "why",
         "Why?",
-        "the decisions of this step in order; click one to see the function that made it",
+        "the decisions in order; click one to see its function",
         el("div", "why-list", *(drawn or [empty("Nothing was decided: nobody was there.")])),
         *(code(place) for place in dict.fromkeys(line[0].place for line in lines[:limit])),
     )
