@@ -297,11 +297,6 @@ _PART_OF_ARGUMENT = {
 }
 
 
-def engine_argument_names() -> tuple[str, ...]:
-    """Every flat argument that `EngineConfig.from_args` takes."""
-    return (*_PART_OF_ARGUMENT, "speculative_config")
-
-
 def _unknown_argument(name: str) -> str:
     import difflib
 

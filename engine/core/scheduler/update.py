@@ -11,6 +11,7 @@ from engine.core.scheduler.plan import PlannedRow, StepPlan
 from engine.core.scheduler.stop import Stop, check_stop
 from engine.logprobs import TopLogprobs
 from engine.trace.events import UpdateRequest
+from engine.trace.recorder import EventSink
 
 if TYPE_CHECKING:
     from engine.core.scheduler.scheduler import Scheduler
@@ -35,10 +36,12 @@ def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput
         request = row.request
         dropped = _why_dropped(row)
         if dropped:
-            _emit_update(scheduler, row, [], 0, 0, dropped)
+            if scheduler.trace is not None:
+                _emit_update(scheduler.trace, row, [], 0, 0, dropped)
             continue
         if output.errors and request.serial in output.errors:
-            _emit_update(scheduler, row, [], 0, 0, None)
+            if scheduler.trace is not None:
+                _emit_update(scheduler.trace, row, [], 0, 0, None)
             scheduler.finish(request, RequestStatus.FINISHED_ERROR, "no token could be sampled")
             outputs.append(news_of(request, [], error=output.errors[request.serial]))
             continue
@@ -48,7 +51,8 @@ def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput
         appended, stop = _append_until_stop(request, token_ids, scheduler.max_model_len)
         if request.status is RequestStatus.RUNNING:
             request.spec_token_ids = draft_token_ids
-        _emit_update(scheduler, row, appended, len(token_ids) - len(appended), num_rejected, None)
+        if scheduler.trace is not None:
+            _emit_update(scheduler.trace, row, appended, len(token_ids) - len(appended), num_rejected, None)
         if request.grammar is not None:
             scheduler.structured_output_manager.accept_tokens(request, appended)
         if stop:
@@ -143,24 +147,23 @@ def _append_until_stop(request: Request, token_ids: list[int], max_model_len: in
 
 
 def _emit_update(
-    scheduler: Scheduler,
+    trace: EventSink,
     row: PlannedRow,
     appended: list[int],
     num_cut: int,
     num_rejected: int,
     dropped: Literal["finished", "resumed"] | None,
 ) -> None:
-    if scheduler.trace is not None:
-        scheduler.trace.emit(
-            UpdateRequest(
-                request=row.request.serial,
-                appended=appended,
-                num_cut=num_cut,
-                num_rejected=num_rejected,
-                num_computed_tokens=row.request.num_computed_tokens,
-                dropped=dropped,
-            )
+    trace.emit(
+        UpdateRequest(
+            request=row.request.serial,
+            appended=appended,
+            num_cut=num_cut,
+            num_rejected=num_rejected,
+            num_computed_tokens=row.request.num_computed_tokens,
+            dropped=dropped,
         )
+    )
 
 
 def _why_stopped(stop: Stop) -> str:
