@@ -19,6 +19,7 @@ Policy = Literal["fcfs", "priority"]
 HashAlgo = Literal["sha256", "builtin"]
 TraceLevel = Literal["off", "control", "forward", "full"]
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
+AttentionBackendName = Literal["auto", "torch", "triton", "cpu", "flash_attn", "flashinfer"]
 
 
 def _at_least(name: str, value: int, low: int) -> None:
@@ -102,6 +103,14 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         _one_of("policy", self.policy, ("fcfs", "priority"))
 
 
+class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a step is run on the device."""
+
+    attention_backend: Annotated[
+        AttentionBackendName, Meta(description="who attends over the KV cache; auto: the best there is for the device")
+    ] = "auto"
+
+
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Speculative decoding: a cheap draft proposes tokens, the model verifies them in one forward pass."""
 
@@ -140,6 +149,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache: Annotated[CacheConfig, Meta(description="the KV cache")] = msgspec.field(default_factory=CacheConfig)
     scheduler: Annotated[SchedulerConfig, Meta(description="what a step may hold")] = msgspec.field(
         default_factory=SchedulerConfig
+    )
+    execution: Annotated[ExecutionConfig, Meta(description="how a step is run")] = msgspec.field(
+        default_factory=ExecutionConfig
     )
     speculative: Annotated[SpeculativeConfig | None, Meta(description="speculative decoding; null: none")] = None
     trace: Annotated[TraceConfig, Meta(description="what is recorded")] = msgspec.field(default_factory=TraceConfig)
@@ -288,6 +300,7 @@ _PARTS: dict[str, type[msgspec.Struct]] = {
     "model": ModelConfig,
     "cache": CacheConfig,
     "scheduler": SchedulerConfig,
+    "execution": ExecutionConfig,
     "trace": TraceConfig,
 }
 _PART_OF_ARGUMENT = {

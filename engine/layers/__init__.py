@@ -2,5 +2,6 @@
 
 Each is a thin holder of parameters around an operation of `kernels`; none knows of requests or of the scheduler. What
 a forward pass needs beside the hidden states is handed in, never kept in a global. May be imported by
-`engine.models` and `engine.worker`; imports torch, `kernels`, and `engine.models.architecture` for their sizes.
+`engine.models` and `engine.worker`; imports torch, `kernels`, `engine.attention.backend`, and
+`engine.models.architecture` for their sizes.
 """

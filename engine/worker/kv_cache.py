@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
+from engine.attention.backend import AttentionBackend
 from engine.config import EngineConfig, KVCacheGroup, longest_request, most_blocks
 from engine.errors import ConfigError
+from engine.layers.attention import KVCacheOfLayer
 from engine.models.decoder import Decoder
 from engine.worker.layer_groups import group_layers
 from engine.worker.memory import GIB, Memory, gib
@@ -68,8 +69,8 @@ class CacheShape(NamedTuple):
         )
 
 
-def bind_kv_cache(decoder: Decoder, shape: CacheShape, num_blocks: int) -> None:
-    """Allocate the cache and hand each attention layer its part.
+def bind_kv_cache(decoder: Decoder, shape: CacheShape, num_blocks: int, backend: AttentionBackend[Any]) -> None:
+    """Allocate the cache, in the backend's layout, and hand each attention layer its part.
 
     The first layers of all groups share one tensor, so do the second ones, and so on: a block belongs to one group at
     a time, and only the layers of that group read and write it.
@@ -78,16 +79,12 @@ def bind_kv_cache(decoder: Decoder, shape: CacheShape, num_blocks: int) -> None:
     that was not written.
     """
     device = decoder.embed_tokens.device
-    caches = [[_layer_cache(shape, num_blocks, device) for _ in range(2)] for _ in range(shape.num_layers)]
+    shapes = backend.kv_cache_shapes(num_blocks)
+    caches = [[torch.empty(size, dtype=shape.dtype, device=device) for size in shapes] for _ in range(shape.num_layers)]
     attentions = list(decoder.attentions())
     for number, group in enumerate(shape.groups):
         for layer, (key_cache, value_cache) in zip(group.layers, caches, strict=False):
-            attentions[layer].bind_kv_cache(key_cache, value_cache, number)
-
-
-def _layer_cache(shape: CacheShape, num_blocks: int, device: torch.device) -> Tensor:
-    size = (num_blocks, shape.num_kv_heads, shape.block_size, shape.head_size)
-    return torch.empty(size, dtype=shape.dtype, device=device)
+            attentions[layer].kv_cache = KVCacheOfLayer(backend, key_cache, value_cache, number)
 
 
 def cache_budget(config: EngineConfig, memory: Memory, device: torch.device, activation_bytes: int) -> int:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from engine.attention.backend import AttentionBackend, AttentionInputs
 from engine.core.messages import ModelRunnerOutput, SchedulerOutput
 from engine.layers.attention import AttentionMetadata
 from engine.logprobs import TopLogprobs
@@ -25,8 +26,6 @@ from engine.worker.layer_groups import group_layers
 from engine.worker.prompt_embeds import input_embeds
 from engine.worker.prompt_logprobs import gather_prompt_logprobs
 from engine.worker.step_inputs import StepInputs, prepare_inputs
-from kernels.paged_attention import plan_attention
-from kernels.reshape_and_cache import slot_rows
 
 #: Tokens per sampled row that `forward.logits` shows.
 TRACED_TOP_TOKENS = 10
@@ -54,11 +53,13 @@ class ModelRunner:
     Args:
         decoder: the model, on its device.
         batch: the persistent batch.
+        backend: who attends; the same that the cache was bound with.
     """
 
-    def __init__(self, decoder: Decoder, batch: InputBatch) -> None:
+    def __init__(self, decoder: Decoder, batch: InputBatch, backend: AttentionBackend[Any]) -> None:
         self.decoder = decoder
         self.batch = batch
+        self.backend = backend
         self.trace: Recorder | None = None
         self._pending: _PendingStep | None = None
         self._device = decoder.embed_tokens.device
@@ -150,22 +151,12 @@ class ModelRunner:
 
     def attention_metadata(self, inputs: StepInputs) -> AttentionMetadata:
         """What the attention layers need of a step, once for all of them."""
-        num_kv_heads, block_size = self.decoder.architecture.num_kv_heads, self.batch.block_tables[0].block_size
-        plans = tuple(
-            plan_attention(
-                block_tables,
-                inputs.query_start_loc,
-                inputs.seq_lens,
-                block_size=block_size,
-                num_kv_heads=num_kv_heads,
-                dtype=self.decoder.embed_tokens.dtype,
-                device=self._device,
-                sliding_window=window,
-            )
-            for block_tables, window in zip(inputs.block_tables, self._sliding_windows, strict=True)
-        )
-        rows = tuple(slot_rows(slots, num_kv_heads, block_size).to(self._device) for slots in inputs.slot_mappings)
-        return AttentionMetadata(rows, plans)
+        plans = []
+        for window, slots, tables in zip(self._sliding_windows, inputs.slot_mappings, inputs.block_tables, strict=True):
+            host = AttentionInputs(tables, inputs.query_start_loc, inputs.seq_lens, slots)
+            on_device = AttentionInputs(*(tensor.to(self._device) for tensor in host))
+            plans.append(self.backend.plan(host, on_device, window))
+        return AttentionMetadata(tuple(plans))
 
     def _update_states(self, scheduler_output: SchedulerOutput) -> None:
         for serial in scheduler_output.released:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from engine.attention.backend import AttentionBackend
 from engine.config import SchedulerConfig
 from engine.core.messages import NewRequestData, ScheduledRow, SchedulerOutput
 from engine.models.decoder import Decoder
@@ -22,7 +24,9 @@ CPU_PROFILE_TOKENS = 64
 WARM_UP_TOKENS = 8
 
 
-def profile_activations(decoder: Decoder, limits: SchedulerConfig, max_model_len: int, shape: CacheShape) -> int:
+def profile_activations(
+    decoder: Decoder, limits: SchedulerConfig, max_model_len: int, shape: CacheShape, backend: AttentionBackend[Any]
+) -> int:
     """Bytes that a step of `max_num_batched_tokens` tokens and `max_num_seqs` sampled rows takes at its peak.
 
     Binds a small KV cache for the time being; the caller binds the real one afterwards.
@@ -32,12 +36,14 @@ def profile_activations(decoder: Decoder, limits: SchedulerConfig, max_model_len
     num_tokens = min(budget, CPU_PROFILE_TOKENS) if device.type == "cpu" else budget
     num_seqs = max(1, min(num_tokens, limits.max_num_seqs * num_tokens // budget))
 
-    _dummy_step(decoder, _share_out(min(num_tokens, WARM_UP_TOKENS), 1, max_model_len), shape)()
-    step = _dummy_step(decoder, _share_out(num_tokens, num_seqs, max_model_len), shape)
+    _dummy_step(decoder, _share_out(min(num_tokens, WARM_UP_TOKENS), 1, max_model_len), shape, backend)()
+    step = _dummy_step(decoder, _share_out(num_tokens, num_seqs, max_model_len), shape, backend)
     return peak_bytes(step, device) * budget // num_tokens
 
 
-def _dummy_step(decoder: Decoder, lengths: list[int], shape: CacheShape) -> Callable[[], None]:
+def _dummy_step(
+    decoder: Decoder, lengths: list[int], shape: CacheShape, backend: AttentionBackend[Any]
+) -> Callable[[], None]:
     """A step in which every request is new and sampled at random, over a KV cache just large enough."""
     params = SamplingParams(temperature=1.0, top_p=0.9, top_k=50, seed=0)
     rows, next_block, num_groups = [], 1, len(shape.groups)
@@ -58,10 +64,10 @@ def _dummy_step(decoder: Decoder, lengths: list[int], shape: CacheShape) -> Call
             )
         )
         next_block += num_groups * num_blocks
-    bind_kv_cache(decoder, shape, next_block)
+    bind_kv_cache(decoder, shape, next_block, backend)
     vocab_size = decoder.architecture.vocab_size
     batch = InputBatch(len(lengths), max(lengths), shape.block_size, vocab_size, num_groups=num_groups)
-    runner = ModelRunner(decoder, batch)
+    runner = ModelRunner(decoder, batch, backend)
 
     def step() -> None:
         runner.execute_model(SchedulerOutput(step=0, rows=rows, released=[]))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from engine.attention.backend import AttentionBackend, AttentionSpec
+from engine.attention.registry import make_backend
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts
 from engine.core.kv_cache.block_hash import none_hash_for
 from engine.models.architecture import read_architecture
@@ -44,6 +47,7 @@ class Worker:
         self._logits_processors = logits_processors
         self.device: torch.device
         self.decoder: Decoder
+        self.backend: AttentionBackend[Any]
         self.runner: ModelRunner
         self.max_model_len: int
 
@@ -61,11 +65,21 @@ class Worker:
 
         Raises:
             ModelError: an unsupported or damaged model, or weights that do not fit.
-            ConfigError: a dtype that the device lacks, or a max_model_len beyond the model's.
+            ConfigError: a dtype that the device lacks, an attention backend that cannot serve the model, or a
+                max_model_len beyond the model's.
         """
         architecture = read_architecture(self.model_path)
         dtype = resolve_dtype(self.config.model.dtype, architecture.checkpoint_dtype, self.device)
         self.max_model_len = resolve_max_model_len(self.config.model.max_model_len, architecture)
+        spec = AttentionSpec(
+            num_heads=architecture.num_heads,
+            num_kv_heads=architecture.num_kv_heads,
+            head_size=architecture.head_size,
+            block_size=self.config.cache.block_size,
+            dtype=dtype,
+            device=self.device,
+        )
+        self.backend = make_backend(self.config.execution.attention_backend, spec)
         with torch.device("meta"):
             num_parameters = Decoder(architecture, 1, dtype).num_parameters()
         require_room_for_weights(num_parameters, dtype, self.device)
@@ -95,7 +109,7 @@ class Worker:
         """
         limits, block_size = self.config.scheduler, self.config.cache.block_size
         shape = CacheShape.of(self.decoder, block_size)
-        activation_bytes = profile_activations(self.decoder, limits, self.max_model_len, shape)
+        activation_bytes = profile_activations(self.decoder, limits, self.max_model_len, shape, self.backend)
         for attention in self.decoder.attentions():
             attention.kv_cache = None
         if self.device.type == "cuda":
@@ -109,7 +123,7 @@ class Worker:
             none_hash=none_hash_for(self.config.cache.prefix_caching_hash_algo),
         )
         kv_cache.require_room_for(self.max_model_len, self.config)
-        bind_kv_cache(self.decoder, shape, kv_cache.num_gpu_blocks)
+        bind_kv_cache(self.decoder, shape, kv_cache.num_gpu_blocks, self.backend)
         architecture = self.decoder.architecture
         batch = InputBatch(
             limits.max_num_seqs,
@@ -121,5 +135,5 @@ class Worker:
             self._logits_processors,
             len(kv_cache.groups),
         )
-        self.runner = ModelRunner(self.decoder, batch)
+        self.runner = ModelRunner(self.decoder, batch, self.backend)
         return kv_cache

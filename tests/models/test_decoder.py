@@ -10,6 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from engine.attention.backend import AttentionInputs, AttentionSpec
+from engine.attention.torch import TorchBackend
 from engine.errors import ModelError
 from engine.layers.attention import AttentionMetadata
 from engine.models.architecture import read_architecture
@@ -17,8 +19,6 @@ from engine.models.decoder import Decoder
 from engine.models.loading import load_weights
 from engine.worker.kv_cache import CacheShape, bind_kv_cache
 from engine.worker.layer_groups import group_layers
-from kernels.paged_attention import plan_attention
-from kernels.reshape_and_cache import slot_rows
 from tests.models.random_models import VARIANTS, save_random_model
 
 BLOCK_SIZE = 4
@@ -30,8 +30,14 @@ def load(folder: Path, dtype: torch.dtype = torch.float32) -> Decoder:
     architecture = read_architecture(folder)
     decoder = Decoder(architecture, architecture.max_position_embeddings, dtype)
     load_weights(decoder, folder)
-    bind_kv_cache(decoder, CacheShape.of(decoder, BLOCK_SIZE), num_blocks=3 * NUM_BLOCKS)
+    bind_kv_cache(decoder, CacheShape.of(decoder, BLOCK_SIZE), 3 * NUM_BLOCKS, backend_of(decoder))
     return decoder
+
+
+def backend_of(decoder: Decoder) -> TorchBackend:
+    shape, dtype = decoder.architecture, decoder.embed_tokens.dtype
+    heads = (shape.num_heads, shape.num_kv_heads, shape.head_size)
+    return TorchBackend(AttentionSpec(*heads, BLOCK_SIZE, dtype, torch.device("cpu")))
 
 
 @torch.inference_mode()
@@ -43,24 +49,13 @@ def run_step(decoder: Decoder, tokens: Tensor, computed: list[int], scheduled: l
     query_start_loc = torch.tensor([0, *scheduled]).cumsum(0)
     seq_lens = torch.tensor([span.stop for span in spans])
     groups = group_layers(decoder.architecture.sliding_windows)
-    num_kv_heads = decoder.architecture.num_kv_heads
-    plans = tuple(
-        plan_attention(
-            tables + number * NUM_BLOCKS,
-            query_start_loc,
-            seq_lens,
-            block_size=BLOCK_SIZE,
-            num_kv_heads=num_kv_heads,
-            dtype=decoder.embed_tokens.dtype,
-            sliding_window=group.sliding_window,
-        )
-        for number, group in enumerate(groups)
-    )
     slots = tables[rows, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-    rows_of_slots = tuple(
-        slot_rows(slots + number * NUM_BLOCKS * BLOCK_SIZE, num_kv_heads, BLOCK_SIZE) for number in range(len(groups))
-    )
-    hidden = decoder(tokens[rows, positions], positions, AttentionMetadata(rows_of_slots, plans))
+    plans = []
+    for number, group in enumerate(groups):
+        first = number * NUM_BLOCKS
+        inputs = AttentionInputs(tables + first, query_start_loc, seq_lens, slots + first * BLOCK_SIZE)
+        plans.append(backend_of(decoder).plan(inputs, inputs, group.sliding_window))
+    hidden = decoder(tokens[rows, positions], positions, AttentionMetadata(tuple(plans)))
     return decoder.compute_logits(hidden)
 
 

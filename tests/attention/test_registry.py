@@ -1,0 +1,43 @@
+"""Which backend serves a model, and what is said when the one asked for cannot."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.attention import registry
+from engine.attention.backend import AttentionSpec
+from engine.attention.registry import available_backends, make_backend
+from engine.errors import ConfigError
+
+CPU = AttentionSpec(
+    num_heads=4, num_kv_heads=2, head_size=16, block_size=8, dtype=torch.float32, device=torch.device("cpu")
+)
+
+
+def test_a_backend_can_be_asked_for_by_name() -> None:
+    assert make_backend("torch", CPU).name == "torch"
+
+
+def test_auto_takes_one_that_is_available() -> None:
+    assert make_backend("auto", CPU).name in available_backends(CPU)
+    assert "torch" in available_backends(CPU)
+
+
+def test_every_name_is_the_name_of_its_backend() -> None:
+    for name in available_backends(CPU):
+        assert make_backend(name, CPU).name == name
+
+
+def test_one_that_cannot_serve_is_refused_with_those_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.BACKENDS, "triton", f"{__name__}:Elsewhere")
+    with pytest.raises(ConfigError, match=r"attention_backend=triton cannot be used: the moon is full; .* torch"):
+        make_backend("triton", CPU)
+
+
+class Elsewhere:
+    """A backend of another machine."""
+
+    @staticmethod
+    def why_unavailable(spec: AttentionSpec) -> str | None:
+        return "the moon is full"
