@@ -109,6 +109,20 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     attention_backend: Annotated[
         AttentionBackendName, Meta(description="who attends over the KV cache; auto: the best there is for the device")
     ] = "auto"
+    enforce_eager: Annotated[
+        bool, Meta(description="capture no CUDA graphs: every step runs operation by operation")
+    ] = False
+    cudagraph_capture_sizes: Annotated[
+        tuple[int, ...] | None,
+        Meta(description="batch sizes of decodes to capture; null: 1, 2, 4, 8, 16, 24, … 512, as max_num_seqs needs"),
+    ] = None
+    compilation_level: Annotated[
+        Literal[0, 3], Meta(description="0: layers run as they stand; 3: torch.compile generates code for them")
+    ] = 0
+
+    def __post_init__(self) -> None:
+        for size in self.cudagraph_capture_sizes or ():
+            _at_least("cudagraph_capture_sizes", size, 1)
 
 
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):

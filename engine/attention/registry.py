@@ -11,10 +11,11 @@ from engine.errors import ConfigError
 #: Imported only when looked at: a backend may need a library that is not there.
 BACKENDS = {
     "torch": "engine.attention.torch:TorchBackend",
+    "triton": "engine.attention.triton:TritonBackend",
 }
 
 #: What `auto` tries, by the type of the device. The first that can serve the model does.
-_PREFERRED = {"cuda": ("torch",), "cpu": ("torch",)}
+_PREFERRED = {"cuda": ("triton", "torch"), "cpu": ("torch",)}
 
 
 def make_backend(asked: str, spec: AttentionSpec) -> AttentionBackend[Any]:

@@ -90,17 +90,16 @@ def process_logits(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
     return logits
 
 
-def why_unsampled(logits: Tensor) -> dict[int, str]:
+def why_unsampled(largest: Tensor) -> dict[int, str]:
     """The rows from which no token can be drawn, and why.
 
     Args:
-        logits: [rows, vocab_size] float32, as `process_logits` returns them.
+        largest: [rows] float32 on the CPU, the maximum of each row of what `process_logits` returned; NaN if it holds
+            one.
     """
-    # NaN is the maximum of its row, so that one number per row says all.
-    largest = logits.amax(dim=-1).tolist()
     return {
         row: "No token may be sampled: every one is masked." if value == -math.inf else "The logits are not finite."
-        for row, value in enumerate(largest)
+        for row, value in enumerate(largest.tolist())
         if not math.isfinite(value)
     }
 

@@ -18,6 +18,7 @@ from engine.sample.logits_processors import ConstrainedRow, LogitsProcessor, Req
 from engine.sample.penalties import Penalties, count_tokens
 from engine.sample.sampler import SamplingMetadata
 from engine.worker.block_table import BlockTable
+from engine.worker.copies import to_device
 from engine.worker.prompt_logprobs import PromptLogprobs
 
 #: Told from 0, which asks for the sampled token's alone.
@@ -163,13 +164,13 @@ class InputBatch:
         temperature = self._temperature[rows]
         random = temperature > 0.0
         return SamplingMetadata(
-            temperature=torch.from_numpy(temperature).to(device),
-            top_k=torch.from_numpy(top_k).to(device),
-            top_p=torch.from_numpy(top_p).to(device),
-            min_p=torch.from_numpy(min_p).to(device),
-            seeds=torch.from_numpy(self._seeds[rows].view(np.int64)).to(device),
-            output_positions=torch.from_numpy(self.num_tokens[rows] - self.num_prompt_tokens[rows]).to(device),
-            random_rows=torch.from_numpy(np.flatnonzero(random)).to(device),
+            temperature=to_device(temperature, device),
+            top_k=to_device(top_k, device),
+            top_p=to_device(top_p, device),
+            min_p=to_device(min_p, device),
+            seeds=to_device(self._seeds[rows].view(np.int64), device),
+            output_positions=to_device(self.num_tokens[rows] - self.num_prompt_tokens[rows], device),
+            random_rows=to_device(np.flatnonzero(random), device),
             any_min_p=bool((random & (min_p > 0.0)).any()),
             any_top_k_top_p=bool((random & ((top_k > 0) | (top_p < 1.0))).any()),
             constrained=self._constrained(rows) if self._constraints else (),
@@ -190,10 +191,10 @@ class InputBatch:
         outputs = [self.output_token_ids(row) for row in rows.tolist()]
         token_ids, prompt_counts, output_counts = count_tokens(prompts, outputs, device)
         return Penalties(
-            rows=torch.from_numpy(places).to(device),
-            presence=torch.from_numpy(self._presence[rows]).to(device),
-            frequency=torch.from_numpy(self._frequency[rows]).to(device),
-            repetition=torch.from_numpy(self._repetition[rows]).to(device),
+            rows=to_device(places, device),
+            presence=to_device(self._presence[rows], device),
+            frequency=to_device(self._frequency[rows], device),
+            repetition=to_device(self._repetition[rows], device),
             token_ids=token_ids,
             prompt_counts=prompt_counts,
             output_counts=output_counts,

@@ -5,14 +5,13 @@ In the order of the story: update states, prepare inputs, forward pass, gather t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Container
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from engine.attention.backend import AttentionBackend, AttentionInputs
+from engine.attention.backend import AttentionBackend
 from engine.core.messages import ModelRunnerOutput, SchedulerOutput
 from engine.layers.attention import AttentionMetadata
 from engine.logprobs import TopLogprobs
@@ -21,10 +20,15 @@ from engine.sample.logprobs import top_logprobs
 from engine.sample.sampler import SamplingMetadata, process_logits, sample, truncated_logits, why_unsampled
 from engine.trace.events import ForwardLogits, StepExecuted
 from engine.trace.recorder import Recorder
+from engine.worker.copies import read_back, to_device
+from engine.worker.cuda_graphs import DecodeGraphs
+from engine.worker.dispatch import ExecutionMode, GraphDispatcher
 from engine.worker.input_batch import NO_LOGPROBS, InputBatch
+from engine.worker.input_buffers import DeviceInputs, InputBuffers, stay_on_host
 from engine.worker.layer_groups import group_layers
 from engine.worker.prompt_embeds import input_embeds
 from engine.worker.prompt_logprobs import gather_prompt_logprobs
+from engine.worker.step_clock import clock_of
 from engine.worker.step_inputs import StepInputs, prepare_inputs
 
 #: Tokens per sampled row that `forward.logits` shows.
@@ -39,12 +43,13 @@ class _PendingStep(NamedTuple):
     scheduler_output: SchedulerOutput
     inputs: StepInputs | None
     """None for a step without rows."""
+    execution: ExecutionMode | None
     logits: Tensor | None
     """[sampled requests, vocab_size] float32; None if no request is sampled."""
     prompt_logprobs: list[list[TopLogprobs] | None] | None
     """As `ModelRunnerOutput` has them."""
-    stamps: tuple[int, int, int]
-    """perf_counter_ns at the start, before and after the forward pass; zeros when nothing is traced."""
+    marks: tuple[Any, Any, Any]
+    """Of the step's clock: at the start, before and after the forward pass; None when nothing is traced."""
 
 
 class ModelRunner:
@@ -54,43 +59,61 @@ class ModelRunner:
         decoder: the model, on its device.
         batch: the persistent batch.
         backend: who attends; the same that the cache was bound with.
+        buffers: where the inputs of a step go, on a GPU.
+        graphs: captured forward passes, if there are any.
     """
 
-    def __init__(self, decoder: Decoder, batch: InputBatch, backend: AttentionBackend[Any]) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        batch: InputBatch,
+        backend: AttentionBackend[Any],
+        buffers: InputBuffers | None = None,
+        graphs: DecodeGraphs | None = None,
+    ) -> None:
         self.decoder = decoder
         self.batch = batch
         self.backend = backend
+        self.graphs = graphs
         self.trace: Recorder | None = None
         self._pending: _PendingStep | None = None
         self._device = decoder.embed_tokens.device
+        self._clock = clock_of(self._device)
+        self._place = stay_on_host if buffers is None else buffers.place
+        self._dispatcher = GraphDispatcher(() if graphs is None else graphs.sizes)
         self._sliding_windows = [group.sliding_window for group in group_layers(decoder.architecture.sliding_windows)]
 
     @torch.inference_mode()
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
         """Run the forward pass of a step; its logits wait for `sample_tokens`."""
         self._pending = None
-        started = self._now()
+        started = self._mark()
         self._update_states(scheduler_output)
         if not scheduler_output.rows:
-            self._pending = _PendingStep(scheduler_output, None, None, None, (started, started, started))
+            self._pending = _PendingStep(scheduler_output, None, None, None, None, (started, started, started))
             return
         inputs = prepare_inputs(self.batch, scheduler_output.rows)
         if self.trace is not None and self.trace.records("forward"):
             self.trace.step = scheduler_output.step
             self.trace.emit(inputs.event(self.batch))
-        metadata = self.attention_metadata(inputs)
-        prepared = self._now()
         embeds = input_embeds(self.batch, inputs, self.decoder.embed_tokens)
-        input_ids = inputs.input_ids.to(self._device)
-        hidden = self.decoder(input_ids, inputs.positions.to(self._device), metadata, embeds)
+        num_tokens, num_requests = inputs.input_ids.numel(), len(inputs.serials)
+        execution = self._dispatcher.dispatch(num_tokens, num_requests, has_embeds=embeds is not None)
+        placed = self._place(inputs, execution.num_padded_tokens)
+        if self.graphs is not None and execution.mode == "captured":
+            prepared = self._mark()
+            hidden = self.graphs.replay(execution.num_padded_tokens)[:num_tokens]
+        else:
+            metadata = self.attention_metadata(inputs, placed)
+            prepared = self._mark()
+            hidden = self.decoder(placed.input_ids, placed.positions, metadata, embeds)
         logits = prompt_logprobs = None
         if inputs.sampled.size:
-            last_token_states = hidden[torch.from_numpy(inputs.logits_indices).to(self._device)]
-            logits = self.decoder.compute_logits(last_token_states)
+            logits = self.decoder.compute_logits(self._last_token_states(hidden, inputs))
         if self.batch.prompt_logprobs:
             prompt_logprobs = gather_prompt_logprobs(self.batch, inputs, hidden, self.decoder.compute_logits)
-        stamps = (started, prepared, self._now())
-        self._pending = _PendingStep(scheduler_output, inputs, logits, prompt_logprobs, stamps)
+        marks = (started, prepared, self._mark())
+        self._pending = _PendingStep(scheduler_output, inputs, execution, logits, prompt_logprobs, marks)
 
     @torch.inference_mode()
     def sample_tokens(self) -> ModelRunnerOutput:
@@ -109,10 +132,11 @@ class ModelRunner:
             metadata = self.batch.sampling_metadata(rows, self._device)
             processed = process_logits(pending.logits, metadata)
             on_device = sample(processed, metadata)
-            failed = why_unsampled(processed)
+            # NaN is the maximum of its row, so that one number per row says whether it could be sampled.
+            tokens, largest = read_back(on_device, processed.amax(dim=-1))
+            failed = why_unsampled(largest)
             errors = {inputs.serials[inputs.sampled[index]]: why for index, why in failed.items()}
             logprobs = self._logprobs(inputs, pending.logits, on_device, failed)
-            tokens = on_device.cpu()
             self.batch.append_tokens(rows, tokens.numpy())
             for index, (place, token) in enumerate(zip(inputs.sampled.tolist(), tokens.tolist(), strict=True)):
                 sampled_token_ids[place] = [] if index in failed else [token]
@@ -124,7 +148,7 @@ class ModelRunner:
                 self.trace.emit(event)
         if self.trace is not None:
             self.trace.step = step
-            self.trace.emit(_executed_event(pending, inputs.input_ids.numel(), self._now()))
+            self.trace.emit(self._executed_event(pending))
         return ModelRunnerOutput(
             step=step,
             serials=inputs.serials,
@@ -142,21 +166,27 @@ class ModelRunner:
         asked = (num_top != NO_LOGPROBS).nonzero()[0]
         if not asked.size:
             return None
-        places = torch.from_numpy(asked).to(self._device)
+        places = to_device(asked, self._device)
         told = top_logprobs(logits[places], tokens[places], num_top[asked].tolist())
         logprobs: list[list[TopLogprobs]] = [[] for _ in inputs.serials]
         for row, entry in zip(asked.tolist(), told, strict=True):
             logprobs[int(inputs.sampled[row])] = [] if row in failed else [entry]
         return logprobs
 
-    def attention_metadata(self, inputs: StepInputs) -> AttentionMetadata:
+    def attention_metadata(self, inputs: StepInputs, placed: DeviceInputs) -> AttentionMetadata:
         """What the attention layers need of a step, once for all of them."""
-        plans = []
-        for window, slots, tables in zip(self._sliding_windows, inputs.slot_mappings, inputs.block_tables, strict=True):
-            host = AttentionInputs(tables, inputs.query_start_loc, inputs.seq_lens, slots)
-            on_device = AttentionInputs(*(tensor.to(self._device) for tensor in host))
-            plans.append(self.backend.plan(host, on_device, window))
-        return AttentionMetadata(tuple(plans))
+        return AttentionMetadata(
+            tuple(
+                self.backend.plan(host, device, window)
+                for host, device, window in zip(inputs.groups, placed.groups, self._sliding_windows, strict=True)
+            )
+        )
+
+    def _last_token_states(self, hidden: Tensor, inputs: StepInputs) -> Tensor:
+        """The hidden states that become logits, [sampled requests, hidden_size]."""
+        if inputs.sampled.size == len(hidden):  # a step of decodes: all of them
+            return hidden
+        return hidden[to_device(inputs.logits_indices, self._device)]
 
     def _update_states(self, scheduler_output: SchedulerOutput) -> None:
         for serial in scheduler_output.released:
@@ -164,13 +194,22 @@ class ModelRunner:
         for row in scheduler_output.rows:
             self.batch.update(row)
 
-    def _now(self) -> int:
-        """Nanoseconds, after the device has done what it was given; 0 when nothing is traced."""
-        if self.trace is None:
-            return 0
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter_ns()
+    def _mark(self) -> Any:
+        """This moment of the step; None when nothing is traced."""
+        return self._clock.mark() if self.trace is not None else None
+
+    def _executed_event(self, pending: _PendingStep) -> StepExecuted:
+        assert pending.inputs is not None and pending.execution is not None  # a step without rows has no event
+        started, prepared, forwarded = pending.marks
+        between = self._clock.nanoseconds
+        return StepExecuted(
+            mode=pending.execution.mode,
+            num_tokens=pending.inputs.input_ids.numel(),
+            num_padded_tokens=pending.execution.num_padded_tokens,
+            prepare_ns=between(started, prepared),
+            forward_ns=between(prepared, forwarded),
+            sample_ns=between(forwarded, self._mark()),
+        )
 
 
 def _logits_event(
@@ -197,16 +236,4 @@ def _logits_event(
         top_logits=[top_logits[row] for row in shown],
         top_probs=[top_probs[row] for row in shown],
         sampled_token_ids=[sampled[row] for row in shown],
-    )
-
-
-def _executed_event(pending: _PendingStep, num_tokens: int, now: int) -> StepExecuted:
-    started, prepared, forwarded = pending.stamps
-    return StepExecuted(
-        mode="eager",
-        num_tokens=num_tokens,
-        num_padded_tokens=num_tokens,
-        prepare_ns=prepared - started,
-        forward_ns=forwarded - prepared,
-        sample_ns=now - forwarded,
     )

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.attention.backend import AttentionInputs
 from engine.core.messages import ScheduledRow
 from engine.trace.events import ForwardInputs
 from engine.worker.block_table import BlockTable
@@ -49,6 +50,14 @@ class StepInputs(NamedTuple):
         """Places in the super-sequence whose hidden states become logits, [sampled requests]."""
         last: NDArray[np.int64] = self.query_start_loc.numpy()[1:][self.sampled] - 1
         return last
+
+    @property
+    def groups(self) -> tuple[AttentionInputs, ...]:
+        """What attention is planned from, per KV cache group."""
+        return tuple(
+            AttentionInputs(tables, self.query_start_loc, self.seq_lens, slots)
+            for tables, slots in zip(self.block_tables, self.slot_mappings, strict=True)
+        )
 
     def event(self, batch: InputBatch) -> ForwardInputs:
         """The same facts for the trace."""
