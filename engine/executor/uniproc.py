@@ -50,7 +50,7 @@ class UniProcExecutor:
     def record_to(self, recorder: Recorder) -> None:
         """Send the worker's events to the file of a recorder from now on."""
         # With a step of its own: in an asynchronous loop the worker is one step behind the core.
-        self._worker.runner.trace = recorder.another()
+        self._worker.record_to(recorder.another())
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
         """Run the forward pass of a step. If it fails, `sample_tokens` says so: the answer to a step is asked there."""

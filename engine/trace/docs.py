@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parents[2] / "docs"
 
 #: Families of types, by the first word of a type; those of a family are listed together.
 _FAMILIES = {
+    "Start-up of the worker": ("worker",),
     "Requests": ("request", "token", "output"),
     "Grammars": ("grammar",),
     "Steps": ("schedule", "step", "executor", "update"),
@@ -83,6 +84,10 @@ In the order in which its events stand in the file:
 6. `step.output` or `executor.failed`, then `update.request` per row, and where a request ends `request.status`,
    `kv_transfer.finished`, `kv.freed` or `kv.held`, `request.finished`
 7. `token.pieces`, `output.text`
+
+Before the first step stands what the worker did to be ready: `worker.device_initialized`, `worker.model_loaded`,
+`worker.profiled`, `worker.kv_cache_allocated`, `worker.graph_captured`. It happened before the trace began: its events
+tell how long it took, and their `ts` only when they were written.
 
 Between two steps stand the calls of clients and collaborators, each with what it changed: `request.added`,
 `request.aborted`, `grammar.ready`, `grammar.failed`, `kv_transfer.done`, `cache.reset`.

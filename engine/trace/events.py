@@ -466,6 +466,59 @@ class KVHeld(Event, tag="kv.held", kw_only=True):
     receiving: Annotated[bool, Meta(description="they are written")]
 
 
+# --- worker -----------------------------------------------------------------------------------------------------
+
+
+class DeviceInitialized(Event, tag="worker.device_initialized", kw_only=True):
+    """The worker chose its device: the first of what happens before step 1."""
+
+    kind = OBSERVATION
+    device: Annotated[str, Meta(description="`cpu`, or `cuda:0`")]
+    device_name: Annotated[str, Meta(description="what the maker calls it")]
+    total_bytes: Annotated[int, Meta(description="memory it has")]
+    available_bytes: Annotated[int, Meta(description="memory that can still be taken")]
+    duration_ns: Annotated[int, Meta(description="nanoseconds it took")]
+
+
+class ModelLoaded(Event, tag="worker.model_loaded", kw_only=True):
+    """The weights are on the device."""
+
+    kind = OBSERVATION
+    num_parameters: Annotated[int, Meta(description="parameters of the model")]
+    weight_bytes: Annotated[int, Meta(description="memory that they take")]
+    attention_backend: Annotated[str, Meta(description="who attends over the KV cache")]
+    duration_ns: Annotated[int, Meta(description="nanoseconds it took")]
+
+
+class MemoryProfiled(Event, tag="worker.profiled", kw_only=True):
+    """A made-up step showed how much memory a step takes beside the weights."""
+
+    kind = OBSERVATION
+    num_tokens: Annotated[int, Meta(description="tokens of the largest step that there can be")]
+    activation_bytes: Annotated[int, Meta(description="memory that such a step takes at its peak")]
+    graph_bytes: Annotated[int, Meta(description="memory set aside for CUDA graphs; 0 if none are captured")]
+    duration_ns: Annotated[int, Meta(description="nanoseconds it took")]
+
+
+class KVCacheAllocated(Event, tag="worker.kv_cache_allocated", kw_only=True):
+    """The KV cache exists."""
+
+    kind = OBSERVATION
+    num_gpu_blocks: Annotated[int, Meta(description="blocks in the pool, the null block 0 included")]
+    num_bytes: Annotated[int, Meta(description="memory that they take")]
+    budget_bytes: Annotated[int, Meta(description="memory that they were allowed")]
+    duration_ns: Annotated[int, Meta(description="nanoseconds it took")]
+
+
+class GraphCaptured(Event, tag="worker.graph_captured", kw_only=True):
+    """The forward passes of decodes were recorded as CUDA graphs."""
+
+    kind = OBSERVATION
+    sizes: Annotated[list[int], Meta(description="batch sizes, one graph each, ascending")]
+    num_bytes: Annotated[int, Meta(description="memory that all of them take")]
+    duration_ns: Annotated[int, Meta(description="nanoseconds it took")]
+
+
 # --- forward pass and sampling ----------------------------------------------------------------------------------
 
 
@@ -544,6 +597,11 @@ AnyEvent = (
     | KVTransferFinished
     | KVTransferDone
     | KVHeld
+    | DeviceInitialized
+    | ModelLoaded
+    | MemoryProfiled
+    | KVCacheAllocated
+    | GraphCaptured
     | ForwardInputs
     | ForwardLogits
 )

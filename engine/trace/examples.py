@@ -124,6 +124,21 @@ _EVENTS: tuple[ev.Event, ...] = (
     ev.KVTransferFinished(request=0, sending=True),
     ev.KVTransferDone(finished_receiving=[1], finished_sending=[0]),
     ev.KVHeld(request=0, sending=True, receiving=False),
+    ev.DeviceInitialized(
+        device="cuda:0",
+        device_name="NVIDIA H100 80GB HBM3",
+        total_bytes=85_024_112_640,
+        available_bytes=84_426_817_536,
+        duration_ns=210_000_000,
+    ),
+    ev.ModelLoaded(
+        num_parameters=1_375_000, weight_bytes=2_750_000, attention_backend="triton", duration_ns=38_000_000
+    ),
+    ev.MemoryProfiled(num_tokens=48, activation_bytes=1_310_720, graph_bytes=12_582_912, duration_ns=95_000_000),
+    ev.KVCacheAllocated(
+        num_gpu_blocks=64, num_bytes=2_097_152, budget_bytes=76_000_000_000, duration_ns=1_200_000
+    ),
+    ev.GraphCaptured(sizes=[1, 2, 4, 8], num_bytes=11_534_336, duration_ns=640_000_000),
     ev.ForwardInputs(
         requests=[0, 1],
         input_ids=[1530, 1, 390],

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from engine.attention.backend import AttentionBackend, AttentionInputs
 from engine.layers.attention import AttentionMetadata
-from engine.models.decoder import Decoder
+from engine.models.causal_lm import CausalLM
 from engine.worker.input_buffers import InputBuffers
 
 
@@ -69,7 +69,7 @@ class DecodeGraphs:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: CausalLM,
         backend: AttentionBackend[Any],
         sliding_windows: Sequence[int | None],
         buffers: InputBuffers,
@@ -86,8 +86,8 @@ class DecodeGraphs:
         self._replays: dict[int, Callable[[], None]] = {}
         self._recorded: list[Callable[[], None]] = []
         """Kept for what it holds: graphs do not own the tensors that they read."""
-        weights = decoder.embed_tokens
-        self._hidden = torch.zeros(largest, weights.shape[1], dtype=weights.dtype, device=weights.device)
+        hidden_size = decoder.architecture.hidden_size
+        self._hidden = torch.zeros(largest, hidden_size, dtype=decoder.dtype, device=decoder.device)
 
     @property
     def sizes(self) -> tuple[int, ...]:

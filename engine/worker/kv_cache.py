@@ -10,7 +10,7 @@ from engine.attention.backend import AttentionBackend
 from engine.config import EngineConfig, KVCacheGroup, longest_request, most_blocks
 from engine.errors import ConfigError
 from engine.layers.attention import KVCacheOfLayer
-from engine.models.decoder import Decoder
+from engine.models.causal_lm import CausalLM
 from engine.worker.layer_groups import group_layers
 from engine.worker.memory import GIB, Memory, gib
 
@@ -31,7 +31,7 @@ class CacheShape(NamedTuple):
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, decoder: Decoder, block_size: int) -> CacheShape:
+    def of(cls, decoder: CausalLM, block_size: int) -> CacheShape:
         """The shape of a decoder's cache."""
         architecture = decoder.architecture
         return cls(
@@ -39,7 +39,7 @@ class CacheShape(NamedTuple):
             architecture.sliding_windows,
             architecture.num_kv_heads,
             architecture.head_size,
-            decoder.embed_tokens.dtype,
+            decoder.dtype,
         )
 
     @property
@@ -69,7 +69,7 @@ class CacheShape(NamedTuple):
         )
 
 
-def bind_kv_cache(decoder: Decoder, shape: CacheShape, num_blocks: int, backend: AttentionBackend[Any]) -> None:
+def bind_kv_cache(decoder: CausalLM, shape: CacheShape, num_blocks: int, backend: AttentionBackend[Any]) -> None:
     """Allocate the cache, in the backend's layout, and hand each attention layer its part.
 
     The first layers of all groups share one tensor, so do the second ones, and so on: a block belongs to one group at
@@ -78,7 +78,7 @@ def bind_kv_cache(decoder: Decoder, shape: CacheShape, num_blocks: int, backend:
     The cache is left as allocated, which on a CPU costs no memory until a block is used: attention never reads a slot
     that was not written.
     """
-    device = decoder.embed_tokens.device
+    device = decoder.device
     shapes = backend.kv_cache_shapes(num_blocks)
     caches = [[torch.empty(size, dtype=shape.dtype, device=device) for size in shapes] for _ in range(shape.num_layers)]
     attentions = list(decoder.attentions())
@@ -87,7 +87,7 @@ def bind_kv_cache(decoder: Decoder, shape: CacheShape, num_blocks: int, backend:
             attentions[layer].kv_cache = KVCacheOfLayer(backend, key_cache, value_cache, number)
 
 
-def cache_budget(config: EngineConfig, memory: Memory, device: torch.device, activation_bytes: int) -> int:
+def cache_budget(config: EngineConfig, memory: Memory, device: torch.device, working_bytes: int) -> int:
     """Bytes that the KV cache may take, once the model is loaded.
 
     Args:
@@ -95,15 +95,15 @@ def cache_budget(config: EngineConfig, memory: Memory, device: torch.device, act
         memory: what the device has now, weights loaded.
         device: cpu: the least of 1 GiB and half of what is available; cuda: the share `gpu_memory_utilization` of all
             memory, less what is taken.
-        activation_bytes: what a forward pass takes beside the weights.
+        working_bytes: what steps take beside the weights: activations, CUDA graphs.
     """
-    left = memory.available - activation_bytes
+    left = memory.available - working_bytes
     asked = config.cache.kv_cache_memory_bytes
     if asked is not None:
         if asked > left:
             raise ConfigError(
                 f"kv_cache_memory_bytes={asked} ({gib(asked)}) does not fit: {gib(max(0, left))} are left of "
-                f"{gib(memory.total)} beside the model and {gib(activation_bytes)} for its forward pass."
+                f"{gib(memory.total)} beside the model and {gib(working_bytes)} for its forward pass."
             )
         return asked
     if device.type == "cuda":
@@ -113,7 +113,7 @@ def cache_budget(config: EngineConfig, memory: Memory, device: torch.device, act
 
 
 def resolve_num_blocks(
-    config: EngineConfig, shape: CacheShape, max_model_len: int, memory: Memory, budget: int, activation_bytes: int
+    config: EngineConfig, shape: CacheShape, max_model_len: int, memory: Memory, budget: int, working_bytes: int
 ) -> int:
     """Blocks in the pool, the null block included.
 
@@ -125,7 +125,7 @@ def resolve_num_blocks(
     """
     override = config.cache.num_gpu_blocks_override
     if override is not None:
-        left = memory.available - activation_bytes
+        left = memory.available - working_bytes
         if override * shape.block_bytes > left:
             raise ConfigError(
                 f"num_gpu_blocks_override={override} needs {gib(override * shape.block_bytes)} "

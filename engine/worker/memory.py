@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import resource
 import sys
 from collections.abc import Callable
@@ -29,14 +30,21 @@ def device_memory(device: torch.device) -> Memory:
     return _host_memory()
 
 
+def device_name(device: torch.device) -> str:
+    """What the maker calls a GPU; of a CPU, its architecture."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+
+
 def peak_bytes(work: Callable[[], None], device: torch.device) -> int:
     """Run some work and return by how many bytes it raised the memory in use at its peak."""
     if device.type == "cuda":
+        # What torch has reserved is what the device lacks, be it in use or in torch's own cache.
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
+        before = torch.cuda.memory_reserved(device)
         work()
         torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
+        return torch.cuda.max_memory_reserved(device) - before
     before = _reset_peak_resident_bytes()
     work()
     return max(0, _peak_resident_bytes() - before)

@@ -15,7 +15,7 @@ from engine.attention.backend import AttentionBackend
 from engine.core.messages import ModelRunnerOutput, SchedulerOutput
 from engine.layers.attention import AttentionMetadata
 from engine.logprobs import TopLogprobs
-from engine.models.decoder import Decoder
+from engine.models.causal_lm import CausalLM
 from engine.sample.logprobs import top_logprobs
 from engine.sample.sampler import SamplingMetadata, process_logits, sample, truncated_logits, why_unsampled
 from engine.trace.events import ForwardLogits, StepExecuted
@@ -65,7 +65,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: CausalLM,
         batch: InputBatch,
         backend: AttentionBackend[Any],
         buffers: InputBuffers | None = None,
@@ -77,7 +77,7 @@ class ModelRunner:
         self.graphs = graphs
         self.trace: Recorder | None = None
         self._pending: _PendingStep | None = None
-        self._device = decoder.embed_tokens.device
+        self._device = decoder.device
         self._clock = clock_of(self._device)
         self._place = stay_on_host if buffers is None else buffers.place
         self._dispatcher = GraphDispatcher(() if graphs is None else graphs.sizes)
@@ -96,7 +96,7 @@ class ModelRunner:
         if self.trace is not None and self.trace.records("forward"):
             self.trace.step = scheduler_output.step
             self.trace.emit(inputs.event(self.batch))
-        embeds = input_embeds(self.batch, inputs, self.decoder.embed_tokens)
+        embeds = input_embeds(self.batch, inputs, self.decoder)
         num_tokens, num_requests = inputs.input_ids.numel(), len(inputs.serials)
         execution = self._dispatcher.dispatch(num_tokens, num_requests, has_embeds=embeds is not None)
         placed = self._place(inputs, execution.num_padded_tokens)

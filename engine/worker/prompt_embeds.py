@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch.nn.functional as F
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from engine.models.causal_lm import CausalLM
     from engine.worker.input_batch import InputBatch
     from engine.worker.step_inputs import StepInputs
 
 
-def input_embeds(batch: InputBatch, inputs: StepInputs, embed_tokens: Tensor) -> Tensor | None:
+def input_embeds(batch: InputBatch, inputs: StepInputs, model: CausalLM) -> Tensor | None:
     """Embeddings of a step's super-sequence; None if all of it is token ids, which the decoder embeds itself.
 
     Args:
         batch: the persistent batch.
         inputs: the super-sequence.
-        embed_tokens: the model's embedding table [vocab_size, hidden_size].
+        model: whose embeddings the others are.
 
     Returns:
-        [num_tokens, hidden_size], in the table's dtype and on its device.
+        [num_tokens, hidden_size], in the dtype and on the device of the model's own.
     """
     if not batch.prompt_embeds.keys() & inputs.rows.tolist():
         return None
-    embeds = F.embedding(inputs.input_ids.to(embed_tokens.device), embed_tokens)
+    embeds = model.embed(inputs.input_ids.to(model.device))
     starts = inputs.query_start_loc.tolist()
     for index, row in enumerate(inputs.rows.tolist()):
         prompt = batch.prompt_embeds.get(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,28 @@ from engine.attention.registry import make_backend
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts
 from engine.core.kv_cache.block_hash import none_hash_for
 from engine.models.architecture import read_architecture
+from engine.models.causal_lm import CausalLM
 from engine.models.decoder import Decoder
 from engine.models.loading import load_weights
+from engine.models.packed_decoder import PackedDecoder
 from engine.sample.logits_processors import LogitsProcessor
+from engine.trace.events import (
+    DeviceInitialized,
+    Event,
+    GraphCaptured,
+    KVCacheAllocated,
+    MemoryProfiled,
+    ModelLoaded,
+)
+from engine.trace.recorder import Recorder
+from engine.worker.compilation import compile_layers
+from engine.worker.cuda_graphs import CudaGraphRecorder, DecodeGraphs
+from engine.worker.dispatch import capture_sizes
 from engine.worker.input_batch import InputBatch
+from engine.worker.input_buffers import InputBuffers
 from engine.worker.kv_cache import CacheShape, bind_kv_cache, cache_budget, resolve_num_blocks
-from engine.worker.memory import device_memory
+from engine.worker.layer_groups import group_layers
+from engine.worker.memory import device_memory, device_name
 from engine.worker.model_runner import ModelRunner
 from engine.worker.placement import (
     require_memory,
@@ -27,7 +44,7 @@ from engine.worker.placement import (
     resolve_dtype,
     resolve_max_model_len,
 )
-from engine.worker.profile import profile_activations
+from engine.worker.profile import profile_activations, profile_graphs
 
 
 class Worker:
@@ -46,10 +63,19 @@ class Worker:
         self.model_path = model_path
         self._logits_processors = logits_processors
         self.device: torch.device
-        self.decoder: Decoder
+        self.decoder: CausalLM
         self.backend: AttentionBackend[Any]
         self.runner: ModelRunner
         self.max_model_len: int
+        self._startup: list[Event] = []
+        """What there is to tell of a time at which nobody recorded yet."""
+
+    def record_to(self, recorder: Recorder) -> None:
+        """Tell how the worker came to be ready, and from now on of every step."""
+        for event in self._startup:
+            recorder.emit(event)
+        self._startup.clear()
+        self.runner.trace = recorder
 
     def init_device(self) -> None:
         """Choose the device and see that it has the memory that was promised.
@@ -57,8 +83,19 @@ class Worker:
         Raises:
             ConfigError: no such device, or too little of it is free.
         """
+        started = time.perf_counter_ns()
         self.device = resolve_device(self.config.model.device)
         require_memory(self.config, self.device)
+        memory = device_memory(self.device)
+        self._startup.append(
+            DeviceInitialized(
+                device=str(self.device),
+                device_name=device_name(self.device),
+                total_bytes=memory.total,
+                available_bytes=memory.available,
+                duration_ns=time.perf_counter_ns() - started,
+            )
+        )
 
     def load_model(self) -> ModelFacts:
         """Build the decoder and fill it from its checkpoint.
@@ -68,6 +105,7 @@ class Worker:
             ConfigError: a dtype that the device lacks, an attention backend that cannot serve the model, or a
                 max_model_len beyond the model's.
         """
+        started = time.perf_counter_ns()
         architecture = read_architecture(self.model_path)
         dtype = resolve_dtype(self.config.model.dtype, architecture.checkpoint_dtype, self.device)
         self.max_model_len = resolve_max_model_len(self.config.model.max_model_len, architecture)
@@ -84,8 +122,22 @@ class Worker:
             num_parameters = Decoder(architecture, 1, dtype).num_parameters()
         require_room_for_weights(num_parameters, dtype, self.device)
         with torch.device(self.device):
-            self.decoder = Decoder(architecture, self.max_model_len, dtype).eval()
-        load_weights(self.decoder, self.model_path)
+            decoder = Decoder(architecture, self.max_model_len, dtype).eval()
+        load_weights(decoder, self.model_path)
+        if self.backend.name == "cpu":
+            self.decoder = PackedDecoder(decoder)
+        else:
+            self.decoder = decoder
+            if self.config.execution.compilation_level:
+                compile_layers(decoder, self.backend)
+        self._startup.append(
+            ModelLoaded(
+                num_parameters=num_parameters,
+                weight_bytes=num_parameters * dtype.itemsize,
+                attention_backend=self.backend.name,
+                duration_ns=time.perf_counter_ns() - started,
+            )
+        )
         return ModelFacts(
             name=self.config.model.model,
             architecture=architecture.name,
@@ -102,38 +154,105 @@ class Worker:
         )
 
     def init_kv_cache(self) -> KVCacheConfig:
-        """Profile a step, see how many blocks fit, and bind the cache to the attention layers.
+        """Profile a step, see how many blocks fit, bind the cache to the attention layers, and capture graphs over it.
 
         Raises:
             ConfigError: the blocks asked for do not fit, or do not hold one request of max_model_len tokens.
         """
-        limits, block_size = self.config.scheduler, self.config.cache.block_size
-        shape = CacheShape.of(self.decoder, block_size)
-        activation_bytes = profile_activations(self.decoder, limits, self.max_model_len, shape, self.backend)
-        for attention in self.decoder.attentions():
-            attention.kv_cache = None
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        shape = CacheShape.of(self.decoder, self.config.cache.block_size)
+        sizes = self._capture_sizes()
+        buffers = self._input_buffers(shape, sizes)
+        working_bytes = self._profile(shape, buffers, sizes)
+
+        started = time.perf_counter_ns()
         memory = device_memory(self.device)
-        budget = cache_budget(self.config, memory, self.device, activation_bytes)
+        budget = cache_budget(self.config, memory, self.device, working_bytes)
         kv_cache = KVCacheConfig(
-            num_gpu_blocks=resolve_num_blocks(self.config, shape, self.max_model_len, memory, budget, activation_bytes),
-            block_size=block_size,
+            num_gpu_blocks=resolve_num_blocks(self.config, shape, self.max_model_len, memory, budget, working_bytes),
+            block_size=shape.block_size,
             groups=shape.groups,
             none_hash=none_hash_for(self.config.cache.prefix_caching_hash_algo),
         )
         kv_cache.require_room_for(self.max_model_len, self.config)
         bind_kv_cache(self.decoder, shape, kv_cache.num_gpu_blocks, self.backend)
+        self._startup.append(
+            KVCacheAllocated(
+                num_gpu_blocks=kv_cache.num_gpu_blocks,
+                num_bytes=kv_cache.num_gpu_blocks * shape.block_bytes,
+                budget_bytes=budget,
+                duration_ns=time.perf_counter_ns() - started,
+            )
+        )
+        graphs = self._capture(sizes, buffers) if buffers is not None and sizes else None
+        self.runner = ModelRunner(self.decoder, self._batch(shape), self.backend, buffers, graphs)
+        return kv_cache
+
+    def _batch(self, shape: CacheShape) -> InputBatch:
         architecture = self.decoder.architecture
-        batch = InputBatch(
-            limits.max_num_seqs,
+        return InputBatch(
+            self.config.scheduler.max_num_seqs,
             self.max_model_len,
-            block_size,
+            shape.block_size,
             architecture.vocab_size,
             architecture.eos_token_ids,
             self.device,
             self._logits_processors,
-            len(kv_cache.groups),
+            len(shape.groups),
         )
-        self.runner = ModelRunner(self.decoder, batch, self.backend)
-        return kv_cache
+
+    def _capture_sizes(self) -> tuple[int, ...]:
+        execution = self.config.execution
+        if self.device.type != "cuda" or execution.enforce_eager or not self.backend.captures_decodes:
+            return ()
+        return capture_sizes(execution.cudagraph_capture_sizes, self.config.scheduler.max_num_seqs)
+
+    def _input_buffers(self, shape: CacheShape, sizes: tuple[int, ...]) -> InputBuffers | None:
+        if self.device.type == "cpu":
+            return None
+        limits = self.config.scheduler
+        rows = max(limits.max_num_seqs, *sizes, 1)
+        max_blocks = -(-self.max_model_len // shape.block_size)
+        num_tokens = max(limits.max_num_batched_tokens, rows)
+        return InputBuffers(num_tokens, rows, max_blocks, len(shape.groups), self.device)
+
+    def _profile(self, shape: CacheShape, buffers: InputBuffers | None, sizes: tuple[int, ...]) -> int:
+        """Bytes that steps take beside the weights."""
+        started = time.perf_counter_ns()
+        limits = self.config.scheduler
+        activation_bytes = profile_activations(self.decoder, limits, self.max_model_len, shape, self.backend, buffers)
+        graph_bytes = 0
+        if buffers is not None and sizes:
+            graph_bytes = profile_graphs(lambda: self._graphs(buffers, sizes), sizes, self.device)
+        for attention in self.decoder.attentions():
+            attention.kv_cache = None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._startup.append(
+            MemoryProfiled(
+                num_tokens=limits.max_num_batched_tokens,
+                activation_bytes=activation_bytes,
+                graph_bytes=graph_bytes,
+                duration_ns=time.perf_counter_ns() - started,
+            )
+        )
+        return activation_bytes + graph_bytes
+
+    def _capture(self, sizes: tuple[int, ...], buffers: InputBuffers) -> DecodeGraphs:
+        started = time.perf_counter_ns()
+        before = device_memory(self.device).available
+        graphs = self._graphs(buffers, sizes)
+        graphs.capture(sizes)
+        torch.cuda.empty_cache()
+        self._startup.append(
+            GraphCaptured(
+                sizes=list(sizes),
+                num_bytes=before - device_memory(self.device).available,
+                duration_ns=time.perf_counter_ns() - started,
+            )
+        )
+        return graphs
+
+    def _graphs(self, buffers: InputBuffers, sizes: tuple[int, ...]) -> DecodeGraphs:
+        windows = [group.sliding_window for group in group_layers(self.decoder.architecture.sliding_windows)]
+        recorder = CudaGraphRecorder()
+        return DecodeGraphs(self.decoder, self.backend, windows, buffers, self.max_model_len, max(sizes), recorder)

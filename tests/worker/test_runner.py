@@ -14,7 +14,17 @@ from engine.core.messages import GrammarBitmask, ModelRunnerOutput, NewRequestDa
 from engine.errors import ConfigError, ForwardError
 from engine.executor.uniproc import UniProcExecutor
 from engine.sampling_params import SamplingParams
-from engine.trace.events import Event, ForwardInputs, ForwardLogits, Header, StepExecuted
+from engine.trace.events import (
+    DeviceInitialized,
+    Event,
+    ForwardInputs,
+    ForwardLogits,
+    Header,
+    KVCacheAllocated,
+    MemoryProfiled,
+    ModelLoaded,
+    StepExecuted,
+)
 from engine.trace.file import read_trace
 from engine.trace.recorder import Recorder
 
@@ -249,6 +259,11 @@ def record(script: Script, path: Path, level: str) -> Callable[[], list[Event]]:
     return finish
 
 
+def of_steps(events: list[Event]) -> list[Event]:
+    """What was recorded after the start-up."""
+    return [event for event in events if event.step]
+
+
 def test_events_of_a_step(random_llama: RandomModel, tmp_path: Path) -> None:
     script = Script(random_llama[0])
     finish = record(script, tmp_path / "trace.jsonl", "forward")
@@ -256,7 +271,7 @@ def test_events_of_a_step(random_llama: RandomModel, tmp_path: Path) -> None:
     script.add(1, prompt_of(9, 1))
     script.step({0: 4})
     script.step({0: 8, 1: 9})
-    first, first_executed, inputs, logits, executed = finish()
+    first, first_executed, inputs, logits, executed = of_steps(finish())
 
     assert isinstance(first, ForwardInputs)
     assert (first.step, first.logits_indices) == (1, [])
@@ -298,7 +313,24 @@ def test_level_control_records_no_tensors(random_llama: RandomModel, tmp_path: P
     finish = record(script, tmp_path / "trace.jsonl", "control")
     script.add(0, prompt_of(4, 0))
     script.step({0: 4})
-    assert [type(event) for event in finish()] == [StepExecuted]
+    assert [type(event) for event in of_steps(finish())] == [StepExecuted]
+
+
+def test_a_trace_begins_with_how_the_worker_came_to_be_ready(random_llama: RandomModel, tmp_path: Path) -> None:
+    script = Script(random_llama[0], device="cpu")
+    device, model, profiled, cache = record(script, tmp_path / "trace.jsonl", "control")()
+    assert isinstance(device, DeviceInitialized)
+    assert (device.step, device.device) == (0, "cpu")
+    assert 0 < device.available_bytes <= device.total_bytes
+    assert isinstance(model, ModelLoaded)
+    assert model.num_parameters == script.facts.num_parameters
+    assert model.weight_bytes == 4 * model.num_parameters
+    assert isinstance(profiled, MemoryProfiled)
+    assert (profiled.num_tokens, profiled.graph_bytes) == (64, 0)
+    assert isinstance(cache, KVCacheAllocated)
+    assert cache.num_gpu_blocks == script.kv_cache.num_gpu_blocks
+    assert cache.num_bytes == cache.num_gpu_blocks * script.kv_cache.groups[0].block_bytes <= cache.budget_bytes
+    assert min(each.duration_ns for each in (device, model, profiled, cache)) > 0
 
 
 def test_what_the_worker_cannot_do_is_refused(random_llama: RandomModel) -> None:
