@@ -17,6 +17,10 @@ class RequestError(OrreryError, ValueError):
     """One request is invalid; the engine and every other request go on untouched."""
 
 
+class WorkloadError(OrreryError, ValueError):
+    """A file of requests for a benchmark is not of its form, or what is asked for cannot be made."""
+
+
 class TraceError(OrreryError, ValueError):
     """A file is not a trace, is damaged, or was written by an unknown version."""
 

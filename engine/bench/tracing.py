@@ -7,6 +7,7 @@ it.
 
 from __future__ import annotations
 
+import random
 import statistics
 import sys
 import tempfile
@@ -16,21 +17,30 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from engine.bench.throughput import Workload, prompts_of
 from engine.config import TraceLevel
 from engine.llm import LLM
 from engine.sampling_params import SamplingParams
+from engine.workload.synthetic import random_requests
 
-WORKLOAD = Workload("dec32", 32, 32, 24)
+BATCH_SIZE = 32
+INPUT_TOKENS = 32
+OUTPUT_TOKENS = 24
 ROUNDS = 5
 
 
-def seconds_of_decoding(llm: LLM, prompts: list[list[int]]) -> float:
+def seconds_of_decoding(llm: LLM) -> float:
     """Thread CPU seconds of a batch from its first token to its last."""
     engine = llm.llm_engine
-    params = SamplingParams(temperature=0.0, max_tokens=WORKLOAD.output_tokens, ignore_eos=True)
-    for number, prompt in enumerate(prompts):
-        engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
+    params = SamplingParams(temperature=0.0, max_tokens=OUTPUT_TOKENS, ignore_eos=True)
+    batch = random_requests(
+        BATCH_SIZE,
+        random.Random(0),
+        range(engine.model.vocab_size),
+        input_tokens=INPUT_TOKENS,
+        output_tokens=OUTPUT_TOKENS,
+    )
+    for number, request in enumerate(batch):
+        engine.add_request(str(number), {"prompt_token_ids": request.prompt}, params)
     engine.step()
     started = time.thread_time()
     while engine.has_unfinished_requests():
@@ -46,7 +56,7 @@ def _engine(model: str, level: TraceLevel, folder: Path) -> LLM:
         trace_level=None if off else level,
         dtype="float32",
         max_model_len=256,
-        max_num_seqs=WORKLOAD.batch_size,
+        max_num_seqs=BATCH_SIZE,
         enable_prefix_caching=False,
     )
 
@@ -56,11 +66,10 @@ def main(model: str = "smollm2-135m") -> None:
     levels: tuple[TraceLevel, ...] = ("off", "control", "forward")
     with tempfile.TemporaryDirectory() as folder:
         engines = {level: _engine(model, level, Path(folder)) for level in levels}
-        prompts = prompts_of(WORKLOAD, engines["off"].llm_engine.model.vocab_size)
-        rounds = [{level: seconds_of_decoding(engines[level], prompts) for level in levels} for _ in range(ROUNDS + 1)]
+        rounds = [{level: seconds_of_decoding(engines[level]) for level in levels} for _ in range(ROUNDS + 1)]
         for llm in engines.values():
             llm.llm_engine.close()
-    steps = WORKLOAD.output_tokens - 1
+    steps = OUTPUT_TOKENS - 1
     table = Table(box=None, padding=(0, 2))
     for column in ("level", "CPU ms a step", "beside off"):
         table.add_column(column, justify="left" if column == "level" else "right")
@@ -70,7 +79,7 @@ def main(model: str = "smollm2-135m") -> None:
         ratio = statistics.median(each[level] / each["off"] for each in counted)
         table.add_row(level, f"{milliseconds:.2f}", f"{ratio - 1:+.1%}")
     console = Console(highlight=False)
-    console.print(f"{model}, float32, decode steps of {WORKLOAD.batch_size}, medians of {ROUNDS} interleaved rounds\n")
+    console.print(f"{model}, float32, decode steps of {BATCH_SIZE}, medians of {ROUNDS} interleaved rounds\n")
     console.print(table)
 
 

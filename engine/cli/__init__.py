@@ -28,6 +28,12 @@ COMMANDS: dict[str, Command] = {
     "generate": Command(
         "engine.cli.generate:generate", "Generate text, and record every decision on the way", "engine"
     ),
+    "bench latency": Command(
+        "engine.cli.bench:latency", "Measure the seconds that one batch takes, with vLLM's flags", "engine"
+    ),
+    "bench throughput": Command(
+        "engine.cli.bench:throughput", "Measure the tokens per second of many requests, with vLLM's flags", "engine"
+    ),
     "replay": Command("sim.cli:replay", "Run a trace's inputs again and compare every decision"),
     "check": Command("sim.cli:check", "Check the invariants that every trace must keep"),
     "trace": Command("viz.terminal.cli:trace", "Summarise a trace, or draw one step of it in the terminal"),

@@ -1,0 +1,73 @@
+"""All engine arguments as options of a command, made out of the fields of `EngineConfig`: what it knows, they know."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from typer import Option
+
+from engine.config import CacheConfig, ModelConfig, SchedulerConfig
+
+_PARTS = (ModelConfig, SchedulerConfig, CacheConfig)
+_OWN = ("model",)
+"""Every command has its own option for these."""
+
+
+def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that ends in `**engine_args: Any` an option for each of them.
+
+    An option that is not given is not passed on, so the defaults stay the engine's.
+    """
+    own = inspect.signature(command)
+    parameters = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    named = {each.name for each in parameters}
+    offered = {name: parameter for name, parameter in _engine_parameters().items() if name not in named}
+
+    def run(**values: Any) -> None:
+        given = {name: value for name, value in values.items() if name not in offered or value is not None}
+        command(**given)
+
+    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
+    types_of_own = typing.get_type_hints(command, include_extras=True)
+    parameters = [each.replace(annotation=types_of_own[each.name]) for each in parameters]
+    run.__signature__ = own.replace(parameters=[*parameters, *offered.values()])  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in [*parameters, *offered.values()]}
+    return run
+
+
+def _engine_parameters() -> dict[str, inspect.Parameter]:
+    """One keyword parameter per engine argument, annotated as typer wants it."""
+    parameters = {"trace": _parameter("trace", Path, "record the run here, as .jsonl or .jsonl.zst")}
+    parameters["trace_level"] = _parameter("trace_level", str, "how finely: control, forward or full")
+    for part in _PARTS:
+        hints = typing.get_type_hints(part, include_extras=True)
+        for field in msgspec.structs.fields(part):
+            if field.name not in _OWN:
+                kind, described = _kind_and_description(hints[field.name])
+                default = "" if field.default is None else f" [default: {_spelled(field.default)}]"
+                parameters[field.name] = _parameter(field.name, kind, described + default)
+    return parameters
+
+
+def _parameter(name: str, kind: type, described: str) -> inspect.Parameter:
+    annotation: Any = Annotated[kind | None, Option(help=described, show_default=False)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _kind_and_description(hint: Any) -> tuple[type, str]:
+    """The plain type of a field such as `Annotated[int | None, Meta(description=…)]`, and its description."""
+    allowed, meta = typing.get_args(hint)
+    if typing.get_origin(allowed) in (typing.Union, types.UnionType):
+        (allowed,) = (each for each in typing.get_args(allowed) if each is not type(None))
+    # The engine itself says which words it allows, in a better sentence.
+    return str if typing.get_origin(allowed) is typing.Literal else allowed, meta.description
+
+
+def _spelled(default: Any) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)
