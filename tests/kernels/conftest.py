@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -18,7 +19,11 @@ def seeded() -> None:
 
 
 @pytest.fixture
-def device() -> str:
-    """Where Triton's kernels run."""
+def device() -> Iterator[str]:
+    """Where Triton's kernels run; memory that they are to write is full of NaN, or of the largest integer."""
     pytest.importorskip("triton")
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert torch.empty(3).isnan().all()
+    yield "cuda" if torch.cuda.is_available() else "cpu"
+    torch.use_deterministic_algorithms(False)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.penalties import apply_penalties
+from kernels.penalties import apply_penalties, apply_penalties_triton
 
 VOCAB_SIZE = 50
 
@@ -77,6 +77,17 @@ def test_some_tokens_can_be_looked_at_alone() -> None:
     prompt_counts, output_counts = counts([prompt])[:, tokens], counts([output])[:, tokens]
     some = apply_penalties(logits[:, tokens], prompt_counts, output_counts, p, f, r)
     assert torch.equal(some, penalise(logits, ROWS[:1])[:, tokens])
+
+
+def test_triton_gives_the_same_bits(device: str) -> None:
+    size = 1030
+    logits = 5 * torch.randn(3, size + 3)[:, :size]
+    logits[0, ::7] = -math.inf
+    prompt_counts, output_counts = torch.randint(-2, 4, (2, 3, size)).clamp_(min=0).int()
+    penalties = torch.tensor([0.3, -1.1, 0.0]), torch.tensor([0.7, -0.2, 0.0]), torch.tensor([1.3, 0.6, 1.0])
+    given = logits, prompt_counts, output_counts, *penalties
+    by_triton = apply_penalties_triton(*(tensor.to(device) for tensor in given))
+    assert torch.equal(by_triton.cpu(), apply_penalties(*given))
 
 
 def test_shapes_are_checked() -> None:

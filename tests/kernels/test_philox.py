@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.philox import Stream, gumbel, philox_4x32_10, uniform, uniform_at
+from kernels.philox import Stream, gumbel, philox_4x32_10, uniform, uniform_at, uniform_at_triton, uniform_triton
 
 # Random123, tests/kat_vectors: philox4x32 with 10 rounds.
 KNOWN_ANSWERS = [
@@ -80,6 +80,16 @@ def test_the_extreme_words_stay_inside() -> None:
 
     low, high = _to_unit_interval(torch.tensor([0, 2**32 - 1])).tolist()
     assert low > 0.0 and high < 1.0
+
+
+@pytest.mark.parametrize("stream", Stream)
+def test_triton_gives_the_same_bits(stream: Stream, device: str) -> None:
+    for vocab_size in (1, 5, 1027):
+        by_triton = uniform_triton(SEEDS.to(device), POSITIONS.to(device), stream, vocab_size)
+        assert torch.equal(by_triton.cpu(), uniform(SEEDS, POSITIONS, stream, vocab_size))
+    tokens = torch.randint(0, 2**31, (len(SEEDS), 9))
+    by_triton = uniform_at_triton(SEEDS.to(device), POSITIONS.to(device), stream, tokens.to(device))
+    assert torch.equal(by_triton.cpu(), uniform_at(SEEDS, POSITIONS, stream, tokens))
 
 
 def test_rows_that_do_not_match_are_refused() -> None:

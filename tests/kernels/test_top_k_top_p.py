@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.top_k_top_p import mask_min_p, mask_top_k_top_p
+from kernels.top_k_top_p import mask_min_p, mask_min_p_triton, mask_top_k_top_p, mask_top_k_top_p_triton
 
 
 def _kept(masked: Tensor) -> list[set[int]]:
@@ -42,6 +42,44 @@ def test_top_k_then_top_p(seed: int) -> None:
         assert _kept(masked)[row] == _expected(logits[row], int(top_k[row]), float(top_p[row]))
     visible = masked > -math.inf
     assert torch.equal(masked[visible], logits[visible])
+
+
+def test_triton_keeps_the_same_without_a_sort(device: str) -> None:
+    vocab_size = 1300  # of two blocks, the second one in part
+    logits = 3 * torch.randn(7, vocab_size + 3)
+    logits[:, vocab_size:] = math.nan
+    logits = logits[:, :vocab_size]
+    logits[1, ::3] = -math.inf
+    logits[2] = (2 * logits[2]).round() / 2  # many are alike, and some are the two zeros
+    logits[3] *= 1e-30
+    top_k = torch.tensor([0, 1, 90, 50, vocab_size, 5000, 1200])
+    top_p = torch.tensor([0.9, 0.5, 0.95, 0.3, 1.0, 1e-9, 0.999])
+    by_triton = mask_top_k_top_p_triton(logits.to(device), top_k.to(device), top_p.to(device)).cpu()
+    assert torch.equal(by_triton, mask_top_k_top_p(logits, top_k, top_p))
+    assert [len(kept) for kept in _kept(by_triton)][1::4] == [1, 1]
+    min_p = torch.tensor([0.1, 0.5, 0.01, 1.0, 0.0, 1e-6, 0.2])
+    assert torch.equal(mask_min_p_triton(logits.to(device), min_p.to(device)).cpu(), mask_min_p(logits, min_p))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_triton_ends_at_the_very_value(seed: int, device: str) -> None:
+    torch.manual_seed(seed)
+    # Neighbours in float32, over all magnitudes and both signs: no step between two of them may be passed over.
+    magnitudes = 10.0 ** torch.randint(-38, 2, (3, 20)) * torch.where(torch.rand(3, 20) < 0.5, -1.0, 1.0)
+    logits = torch.cat((magnitudes, magnitudes.nextafter(torch.tensor(math.inf)), torch.zeros(3, 2)), dim=1)
+    logits[:, -1] = -0.0
+    top_k = torch.randint(1, 42, (3,))
+    top_p = torch.tensor([1.0, 1.0, 0.6])
+    by_triton = mask_top_k_top_p_triton(logits.to(device), top_k.to(device), top_p.to(device)).cpu()
+    assert torch.equal(by_triton, mask_top_k_top_p(logits, top_k, top_p))
+
+
+def test_triton_leaves_hidden_rows_hidden(device: str) -> None:
+    logits = torch.full((2, 5), -math.inf)
+    logits[1, 3] = 2.0
+    top_k, top_p = torch.tensor([2, 3], device=device), torch.tensor([0.5, 0.9], device=device)
+    assert torch.equal(mask_top_k_top_p_triton(logits.to(device), top_k, top_p).cpu(), logits)
+    assert torch.equal(mask_min_p_triton(logits.to(device), top_p).cpu(), logits)
 
 
 def test_tokens_as_likely_as_the_last_one_kept_are_kept() -> None:
