@@ -11,11 +11,14 @@ from engine.errors import ConfigError
 #: Imported only when looked at: a backend may need a library that is not there.
 BACKENDS = {
     "torch": "engine.attention.torch:TorchBackend",
+    "cpu": "engine.attention.cpu:CpuBackend",
     "triton": "engine.attention.triton:TritonBackend",
+    "flash_attn": "engine.attention.flash_attn:FlashAttnBackend",
+    "flashinfer": "engine.attention.flashinfer:FlashInferBackend",
 }
 
 #: What `auto` tries, by the type of the device. The first that can serve the model does.
-_PREFERRED = {"cuda": ("triton", "torch"), "cpu": ("torch",)}
+_PREFERRED = {"cuda": ("triton", "torch"), "cpu": ("cpu", "torch")}
 
 
 def make_backend(asked: str, spec: AttentionSpec) -> AttentionBackend[Any]:

@@ -95,6 +95,20 @@ class Decoder(nn.Module):
         self.register_buffer("cos", cos.to(self.embed_tokens.device), persistent=False)
         self.register_buffer("sin", sin.to(self.embed_tokens.device), persistent=False)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights, of the arithmetic and of the KV cache."""
+        return self.embed_tokens.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self.embed_tokens.device
+
+    def embed(self, input_ids: Tensor) -> Tensor:
+        """[num_tokens] int64 → [num_tokens, hidden_size]."""
+        return F.embedding(input_ids, self.embed_tokens)
+
     def forward(
         self, input_ids: Tensor, positions: Tensor, metadata: AttentionMetadata, input_embeds: Tensor | None = None
     ) -> Tensor:
@@ -110,7 +124,7 @@ class Decoder(nn.Module):
             Hidden states after the last norm, [num_tokens, hidden_size].
         """
         cos, sin = self.cos.index_select(0, positions), self.sin.index_select(0, positions)
-        hidden = F.embedding(input_ids, self.embed_tokens) if input_embeds is None else input_embeds
+        hidden = self.embed(input_ids) if input_embeds is None else input_embeds
         residual: Tensor | None = None
         for layer in self._layers():
             hidden, residual = layer(hidden, residual, cos, sin, metadata)

@@ -1,0 +1,136 @@
+"""The decoder as a CPU runs it best: the same weights in panels, each layer one call into the compiled kernels.
+
+`PackedDecoder` is made out of a loaded `Decoder`, which gives its parameters up one by one: no more than one matrix is
+there twice. It computes in float32, whatever the weights are stored in, and a row's result does not depend on what
+else is in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from engine.attention.cpu import CpuPlan
+from engine.layers.attention import AttentionMetadata, KVCacheOfLayer
+from engine.layers.linear import FusedLinear
+from engine.models.decoder import Decoder, DecoderLayer
+from kernels.cpu import operations
+from kernels.cpu.operations import Cache, Heads, LayerWeights
+from kernels.cpu.packing import PackedMatrix, Quantization, interleave_gate_up
+
+#: Neither the embedding nor the head bears 4 bits: what is lost there reaches every token.
+_HEAD_QUANTIZATION: dict[Quantization | None, Quantization | None] = {None: None, "int8": "int8", "int4": "int8"}
+
+
+class PackedLayer:
+    """One layer, and the part of the KV cache that is bound to it."""
+
+    def __init__(self, layer: DecoderLayer, sliding_window: int | None, quantization: Quantization | None) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        eps = layer.input_layernorm.eps
+        self.weights = LayerWeights(
+            qkv=_taken(attention.qkv_proj, quantization),
+            output=_taken(attention.o_proj, quantization),
+            gate_up=_taken(mlp.gate_up_proj, quantization, interleaved=True),
+            down=_taken(mlp.down_proj, quantization),
+            input_norm=layer.input_layernorm.weight.data.float(),
+            post_norm=layer.post_attention_layernorm.weight.data.float(),
+            query_norm=None if attention.q_norm is None else attention.q_norm.weight.data.float(),
+            key_norm=None if attention.k_norm is None else attention.k_norm.weight.data.float(),
+            eps=eps,
+        )
+        self._heads = Heads(
+            None,
+            attention.num_heads,
+            attention.num_kv_heads,
+            attention.head_size,
+            sliding_window or 0,
+            attention.scale,
+            0.0,
+        )
+        self._kv_cache: KVCacheOfLayer | None = None
+        self.run: operations.DecoderLayer
+
+    @property
+    def kv_cache(self) -> KVCacheOfLayer | None:
+        """Bound once the size of the cache is known; without it the layer cannot run."""
+        return self._kv_cache
+
+    @kv_cache.setter
+    def kv_cache(self, kv_cache: KVCacheOfLayer | None) -> None:
+        self._kv_cache = kv_cache
+        if kv_cache is not None:
+            cache = Cache.of(kv_cache.key_cache, kv_cache.value_cache)
+            self.run = operations.DecoderLayer(self.weights, self._heads, cache)
+
+
+class PackedDecoder:
+    """A causal language model over a paged KV cache, in panels.
+
+    Args:
+        decoder: loaded, on the CPU; it cannot be used any more afterwards.
+        quantization: bits to keep of each weight; None: all.
+    """
+
+    def __init__(self, decoder: Decoder, quantization: Quantization | None = None) -> None:
+        self.architecture = decoder.architecture
+        self.dtype, self.device = decoder.dtype, decoder.device
+        self._num_parameters = decoder.num_parameters()
+        windows = self.architecture.sliding_windows
+        layers = cast(list[DecoderLayer], list(decoder.layers))
+        self._layers = [PackedLayer(layer, window, quantization) for layer, window in zip(layers, windows, strict=True)]
+        self._norm, self._eps = decoder.norm.weight.data.float(), decoder.norm.eps
+        head = _HEAD_QUANTIZATION[quantization]
+        tied = self.architecture.tie_word_embeddings
+        self._embedding = PackedMatrix(_emptied(decoder.embed_tokens), None, head)
+        self._head = self._embedding if tied else PackedMatrix(_emptied(decoder.lm_head), None, head)
+        self._cos, self._sin = decoder.cos.float(), decoder.sin.float()
+
+    def embed(self, input_ids: Tensor) -> Tensor:
+        """[num_tokens] int64 → [num_tokens, hidden_size] float32."""
+        return operations.embedding(input_ids, self._embedding)
+
+    def __call__(
+        self, input_ids: Tensor, positions: Tensor, metadata: AttentionMetadata, input_embeds: Tensor | None = None
+    ) -> Tensor:
+        """As `Decoder.forward`; float32."""
+        cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
+        residual = self.embed(input_ids) if input_embeds is None else input_embeds.float().clone()
+        workspace: Tensor | None = None
+        for layer in self._layers:
+            if layer.kv_cache is None:
+                raise RuntimeError("attention runs only after its KV cache was bound.")
+            if workspace is None:
+                workspace = torch.empty(layer.run.workspace_floats(residual.shape[0]))
+            plan: CpuPlan = metadata.plans[layer.kv_cache.group]
+            layer.run(residual, cos, sin, plan.step, workspace)
+        return operations.rms_norm(residual, self._norm, self._eps)
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden_size] → [rows, vocab_size] float32."""
+        return operations.linear(hidden.float(), self._head)
+
+    def attentions(self) -> Iterator[PackedLayer]:
+        """What a KV cache is bound to, first layer to last."""
+        return iter(self._layers)
+
+    def num_parameters(self) -> int:
+        """Number of weights, a tied output head counted once."""
+        return self._num_parameters
+
+
+def _taken(linear: FusedLinear, quantization: Quantization | None, *, interleaved: bool = False) -> PackedMatrix:
+    """The packed weights of a `FusedLinear`, which loses them."""
+    matrix, bias = _emptied(linear.weight), None if linear.bias is None else linear.bias.data
+    if interleaved:
+        matrix, bias = interleave_gate_up(matrix), None if bias is None else interleave_gate_up(bias)
+    return PackedMatrix(matrix, bias, quantization)
+
+
+def _emptied(parameter: nn.Parameter) -> Tensor:
+    data = parameter.data
+    parameter.data = data.new_empty(0)
+    return data

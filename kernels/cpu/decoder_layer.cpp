@@ -1,0 +1,224 @@
+// The layers of a decoder on a CPU, each as one call: one parallel region whose threads meet at barriers.
+//
+// The residual stream is float32 [tokens, hidden]. Nothing else outlives a call but the KV cache.
+#include <omp.h>
+
+#include <atomic>
+
+#include "attention.h"
+#include "matmul.h"
+
+struct Layer {
+    Matrix qkv, output, gate_up, down;
+    const float *input_norm, *post_norm;  // [hidden]
+    const float *query_norm, *key_norm;   // [head_size] or null
+    Heads heads;
+    Cache cache;
+    float eps;
+};
+
+// cos and sin of the rotary angles of the step's tokens: [tokens, head_size / 2] each.
+struct Angles {
+    const float *cos, *sin;
+};
+
+namespace {
+
+// Σ x² is taken lane by lane, then across the lanes.
+void rms_norm(const float* x, const float* weight, int size, float eps, float* y) {
+    Vec squares = {};
+    int i = 0;
+    for (; i + LANES <= size; i += LANES) squares += load(x + i) * load(x + i);
+    float total = sum(squares);
+    for (; i < size; i++) total += x[i] * x[i];
+    const float factor = 1.0f / std::sqrt(total / size + eps);
+    for (i = 0; i < size; i++) y[i] = x[i] * factor * weight[i];
+}
+
+void rms_norm_rows(
+    const float* x, const float* weight, int rows, int size, float eps, float* y, int thread, int threads) {
+    for (int row = int(int64_t(rows) * thread / threads); row < int64_t(rows) * (thread + 1) / threads; row++)
+        rms_norm(x + size_t(row) * size, weight, size, eps, y + size_t(row) * size);
+}
+
+// Each plane (d, d + size / 2) of the head is turned by its angle.
+void rotate(float* head, const float* cos, const float* sin, int size) {
+    const int half = size / 2;
+    for (int d = 0; d < half; d++) {
+        const float a = head[d], b = head[d + half];
+        head[d] = a * cos[d] - b * sin[d];
+        head[d + half] = b * cos[d] + a * sin[d];
+    }
+}
+
+template <class T>
+void write_to_cache(const Cache& cache, const Heads& heads, int64_t slot, const float* key, const float* value) {
+    const int64_t block = slot / cache.block_size, offset = slot % cache.block_size;
+    const int size = heads.head_size;
+    for (int head = 0; head < heads.kv_heads; head++) {
+        const size_t base = size_t(block * heads.kv_heads + head) * cache.block_size * size;
+        T* keys = static_cast<T*>(cache.keys) + base + offset;
+        T* values = static_cast<T*>(cache.values) + base + offset * size;
+        for (int d = 0; d < size; d++) store(keys + size_t(d) * cache.block_size, key[head * size + d]);
+        for (int d = 0; d < size; d++) store(values + d, value[head * size + d]);
+    }
+}
+
+void write_token(const Cache& cache, const Heads& heads, int64_t slot, const float* key, const float* value) {
+    if (slot < 0) return;
+    with_number(cache.format, [&](auto number) {
+        write_to_cache<decltype(number)>(cache, heads, slot, key, value);
+    });
+}
+
+// Tiles are handed out one by one: their lengths differ.
+void attend_tiles(
+    const Heads& heads, const Cache& cache, const Step& step, const float* query, size_t query_stride, float* output,
+    std::atomic<int>& next, float* scratch) {
+    const TileBuffers buffers(scratch, heads, cache, MOST_TILE_ROWS);
+    with_number(cache.format, [&](auto number) {
+        for (int task; (task = next.fetch_add(1, std::memory_order_relaxed)) < step.tiles * heads.kv_heads;) {
+            Tile<decltype(number)> tile(heads, cache, step, task / heads.kv_heads, task % heads.kv_heads, buffers);
+            tile.attend(query, query_stride, output, size_t(heads.query_heads) * heads.head_size);
+        }
+    });
+}
+
+// What lives as long as a call: activations of all tokens, and a corner for each thread.
+struct Workspace {
+    float *normed, *qkv, *attended, *gated, *corners;
+    size_t corner;
+
+    static size_t corner_floats(const Layer& layer) {
+        const int features = std::max({layer.qkv.features, layer.output.features, layer.down.features});
+        return std::max(size_t(features) * PANEL, TileBuffers::floats(layer.heads, layer.cache, MOST_TILE_ROWS));
+    }
+
+    static size_t floats(const Layer& layer, int tokens, int threads) {
+        const size_t row = layer.qkv.features + layer.qkv.columns + layer.output.features + layer.down.features;
+        return tokens * row + threads * corner_floats(layer);
+    }
+
+    Workspace(float* at, const Layer& layer, int tokens) : corner(corner_floats(layer)) {
+        normed = at;
+        qkv = normed + size_t(tokens) * layer.qkv.features;
+        attended = qkv + size_t(tokens) * layer.qkv.columns;
+        gated = attended + size_t(tokens) * layer.output.features;
+        corners = gated + size_t(tokens) * layer.down.features;
+    }
+};
+
+}  // namespace
+
+extern "C" {
+
+int64_t decoder_layer_workspace(const Layer* layer, int32_t tokens, int32_t threads) {
+    return int64_t(Workspace::floats(*layer, tokens, threads));
+}
+
+// residual [tokens, hidden], in place.
+void decoder_layer(
+    const Layer* layer_, const Step* step_, const Angles* angles, float* residual, float* workspace, int32_t threads) {
+    const Layer& layer = *layer_;
+    const Step& step = *step_;
+    const Heads& heads = layer.heads;
+    const Workspace space(workspace, layer, step.tokens);
+    const int tokens = step.tokens, hidden = layer.qkv.features, intermediate = layer.down.features;
+    const int size = heads.head_size, query_size = heads.query_heads * size, kv_size = heads.kv_heads * size;
+    const size_t qkv_size = query_size + 2 * size_t(kv_size);
+    std::atomic<int> next_tile{0};
+
+    const auto into = [](float* to, int columns) {
+        return [=](int row, int panel, Vec low, Vec high) {
+            store_panel(to + size_t(row) * columns + panel * PANEL, low, high, columns - panel * PANEL);
+        };
+    };
+    const auto onto_residual = [=](int row, int panel, Vec low, Vec high) {
+        add_panel(residual + size_t(row) * hidden + panel * PANEL, low, high, hidden - panel * PANEL);
+    };
+    // A panel of gate_up holds LANES columns of the gate beside the same columns of up.
+    const auto gate = [=](int row, int panel, Vec gate, Vec up) {
+        store_some(space.gated + size_t(row) * intermediate + panel * LANES, silu(gate) * up, intermediate - panel * LANES);
+    };
+
+#pragma omp parallel num_threads(threads)
+    {
+        const int thread = omp_get_thread_num(), count = omp_get_num_threads();
+        float* corner = space.corners + thread * space.corner;
+
+        rms_norm_rows(residual, layer.input_norm, tokens, hidden, layer.eps, space.normed, thread, count);
+#pragma omp barrier
+        multiply(space.normed, tokens, layer.qkv, corner, thread, count, into(space.qkv, qkv_size));
+#pragma omp barrier
+        for (int token = int(int64_t(tokens) * thread / count); token < int64_t(tokens) * (thread + 1) / count; token++) {
+            float *query = space.qkv + token * qkv_size, *key = query + query_size;
+            const float *cos = angles->cos + token * size_t(size / 2), *sin = angles->sin + token * size_t(size / 2);
+            for (int head = 0; head < heads.query_heads + heads.kv_heads; head++) {
+                float* x = query + head * size;
+                const float* norm = head < heads.query_heads ? layer.query_norm : layer.key_norm;
+                if (norm) rms_norm(x, norm, size, layer.eps, x);
+                rotate(x, cos, sin, size);
+            }
+            write_token(layer.cache, heads, step.slots[token], key, key + kv_size);
+        }
+#pragma omp barrier
+        attend_tiles(heads, layer.cache, step, space.qkv, qkv_size, space.attended, next_tile, corner);
+#pragma omp barrier
+        multiply(space.attended, tokens, layer.output, corner, thread, count, onto_residual);
+#pragma omp barrier
+        rms_norm_rows(residual, layer.post_norm, tokens, hidden, layer.eps, space.normed, thread, count);
+#pragma omp barrier
+        multiply(space.normed, tokens, layer.gate_up, corner, thread, count, gate);
+#pragma omp barrier
+        multiply(space.gated, tokens, layer.down, corner, thread, count, onto_residual);
+    }
+}
+
+// y [rows, columns] = x [rows, features] Wᵀ + b. `corners`: threads · features · PANEL floats.
+void linear(const Matrix* matrix, const float* x, int32_t rows, float* y, float* corners, int32_t threads) {
+#pragma omp parallel num_threads(threads)
+    {
+        const int thread = omp_get_thread_num(), columns = matrix->columns;
+        float* corner = corners + size_t(thread) * matrix->features * PANEL;
+        multiply(x, rows, *matrix, corner, thread, omp_get_num_threads(), [=](int row, int panel, Vec low, Vec high) {
+            store_panel(y + size_t(row) * columns + panel * PANEL, low, high, columns - panel * PANEL);
+        });
+    }
+}
+
+// y [rows, features] = the rows of the packed matrix that `ids` name.
+void embedding(const Matrix* matrix, const int64_t* ids, int32_t rows, float* y) {
+    with_format(matrix->format, [&](auto weights) {
+        using Weights = decltype(weights);
+        for (int row = 0; row < rows; row++)
+            unpack_row<Weights>(*matrix, int(ids[row] / PANEL), int(ids[row] % PANEL), y + size_t(row) * matrix->features);
+    });
+}
+
+// y [rows, size] = x / rms(x) · weight.
+void rms_norm_all(const float* x, const float* weight, int32_t rows, int32_t size, float eps, float* y) {
+    rms_norm_rows(x, weight, rows, size, eps, y, 0, 1);
+}
+
+// Writes the step's keys and values to the cache, then attends: query [tokens, query_heads, head_size] and output alike,
+// key and value [tokens, kv_heads, head_size]. `corners`: threads · attention_workspace floats.
+void attention(
+    const Heads* heads, const Cache* cache, const Step* step, const float* query, const float* key, const float* value,
+    float* output, float* corners, int32_t threads) {
+    const size_t row = size_t(heads->kv_heads) * heads->head_size, corner = TileBuffers::floats(*heads, *cache, MOST_TILE_ROWS);
+    std::atomic<int> next_tile{0};
+    for (int token = 0; token < step->tokens; token++)
+        write_token(*cache, *heads, step->slots[token], key + token * row, value + token * row);
+#pragma omp parallel num_threads(threads)
+    attend_tiles(
+        *heads, *cache, *step, query, size_t(heads->query_heads) * heads->head_size, output, next_tile,
+        corners + omp_get_thread_num() * corner);
+}
+
+int64_t attention_workspace(const Heads* heads, const Cache* cache, int32_t threads) {
+    return int64_t(threads * TileBuffers::floats(*heads, *cache, MOST_TILE_ROWS));
+}
+
+int32_t panel_columns() { return PANEL; }
+int32_t most_tile_rows() { return MOST_TILE_ROWS; }
+}

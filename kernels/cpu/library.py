@@ -1,0 +1,116 @@
+"""The compiled library: built at first use, for the very processor it runs on, and kept in the user's cache."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from filelock import FileLock
+
+_FOLDER = Path(__file__).parent
+_SOURCE = _FOLDER / "decoder_layer.cpp"
+_HEADERS = ("simd.h", "weights.h", "matmul.h", "attention.h")
+#: Contraction makes a · b + c one instruction; errno and traps are never looked at. Nothing here reorders a sum.
+_FLAGS = (
+    "-std=c++20",
+    "-O3",
+    "-march=native",
+    "-fopenmp",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+)
+_LINK_FLAGS = ("-fopenmp",)
+
+
+class BuildError(Exception):
+    """The kernels cannot be compiled here; the message is one sentence."""
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library, compiled first if this machine has no copy of these very sources.
+
+    Raises:
+        BuildError: there is no compiler, or it failed.
+    """
+    path = _cache_dir() / f"{_fingerprint()}.so"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
+            if not path.exists():  # another process may have been faster
+                _build(path)
+    return ctypes.CDLL(str(path))
+
+
+@functools.cache
+def why_unavailable() -> str | None:
+    """Why `load` fails here, in one sentence; None if it does not."""
+    try:
+        load()
+    except (BuildError, OSError) as error:
+        return str(error)
+    return None
+
+
+def _build(path: Path) -> None:
+    compiler = os.environ.get("CXX") or "c++"
+    if shutil.which(compiler) is None:
+        raise BuildError(f"the CPU kernels need a C++ compiler, and there is no {compiler} (set CXX to name another)")
+    # Imported here: it takes half a second, and is needed once.
+    from torch.utils import cpp_extension
+
+    if not cpp_extension.is_ninja_available():
+        raise BuildError("the CPU kernels are built by ninja, which is not installed (pip install ninja)")
+    print("Compiling the CPU kernels for this machine (once; about 20 seconds) …", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        try:
+            built = cpp_extension.load(
+                name="orrery_cpu",
+                sources=[str(_SOURCE)],
+                extra_cflags=list(_FLAGS),
+                extra_ldflags=list(_LINK_FLAGS),
+                build_directory=folder,
+                is_python_module=False,
+                is_standalone=False,
+            )
+        except (RuntimeError, OSError) as error:
+            raise BuildError(f"the CPU kernels did not compile: {_last_error(str(error))}") from error
+        del built
+        os.replace(Path(folder) / "orrery_cpu.so", path)
+
+
+def _last_error(output: str) -> str:
+    errors = [line.strip() for line in output.splitlines() if "error" in line.lower()]
+    return (errors or [output.strip().splitlines()[-1]])[0]
+
+
+def _cache_dir() -> Path:
+    chosen = os.environ.get("ORRERY_CACHE")
+    cache = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orrery"
+    return cache / "kernels"
+
+
+def _fingerprint() -> str:
+    """Changes with the sources, the flags and the processor, which `-march=native` looks at."""
+    digest = hashlib.sha256()
+    for name in (_SOURCE.name, *_HEADERS):
+        digest.update((_FOLDER / name).read_bytes())
+    digest.update("\0".join((*_FLAGS, *_LINK_FLAGS, os.environ.get("CXX", ""), platform.machine())).encode())
+    digest.update(_processor().encode())
+    return digest.hexdigest()[:16]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))

@@ -1,0 +1,172 @@
+// Y = X Wᵀ + b for one row of X or for thousands.
+//
+// The kernel holds a tile of sums in registers: a few rows by one panel. It loads the weights of one feature, broadcasts
+// that feature of each row, and multiplies; no sum across lanes is needed, and a panel streams through once for all rows
+// of a tile.
+//
+// Every output is one chain of fused multiply-adds in the order of the features, whatever the number of rows and
+// however the work is shared out among threads. So a row comes out the same, bit for bit, alone and in any batch.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "simd.h"
+#include "weights.h"
+
+// Rows whose sums fit into the registers beside two vectors of weights and one broadcast element.
+constexpr int TILE_ROWS = LANES == 16 ? 12 : 6;
+
+// Rows that are taken through all panels together, so that they stay in the second-level cache.
+constexpr int BLOCK_ROWS = 16 * TILE_ROWS;
+
+// acc[row][vector] += Σ x[row][feature] · weights[feature][vector], in the order of the features.
+template <int STEP, int ROWS, int VECTORS, class Reader>
+[[gnu::always_inline]] inline void multiply_add(
+    Vec (&acc)[ROWS][VECTORS], const float* x, size_t x_stride, int first, int last, const Reader& weights) {
+#pragma GCC unroll 2
+    for (int feature = first; feature < last; feature += STEP) {
+        Vec w[STEP][VECTORS];
+        weights(feature, w);
+#pragma GCC unroll 2
+        for (int step = 0; step < STEP; step++)
+#pragma GCC unroll 16
+            for (int row = 0; row < ROWS; row++) {
+                const Vec element = splat(x[row * x_stride + feature + step]);
+#pragma GCC unroll 16
+                for (int v = 0; v < VECTORS; v++) acc[row][v] += element * w[step][v];
+            }
+    }
+}
+
+// The part of a product that one call works out.
+struct Part {
+    const float* x;
+    size_t x_stride;
+    int first_row, last_row;
+    int first_panel, last_panel;
+};
+
+// `take(row, panel, low, high)` gets the PANEL finished sums of a row, in two vectors.
+template <class Weights, int ROWS, int PANELS, class Take>
+[[gnu::noinline]] void tile(const Part& part, int row, const Matrix& matrix, int source, int panel, const Take& take) {
+    Vec acc[ROWS][2 * PANELS] = {};
+    const float* x = part.x + row * part.x_stride;
+    for (int group = 0; group < matrix.num_groups(); group++) {
+        const typename Weights::template Reader<PANELS> reader(matrix, source, group);
+        multiply_add<Weights::STEP>(acc, x, part.x_stride, group * matrix.group, (group + 1) * matrix.group, reader);
+    }
+    for (int p = 0; p < PANELS; p++) {
+        const float* bias = matrix.bias ? matrix.bias + size_t(panel + p) * PANEL : nullptr;
+        const Vec low = bias ? load(bias) : Vec{}, high = bias ? load(bias + LANES) : Vec{};
+        for (int r = 0; r < ROWS; r++) take(row + r, panel + p, acc[r][2 * p] + low, acc[r][2 * p + 1] + high);
+    }
+}
+
+template <class Weights, int ROWS = TILE_ROWS, class Take>
+inline void tile_of(
+    int rows, const Part& part, int row, const Matrix& matrix, int source, int panel, const Take& take) {
+    if constexpr (ROWS > 1)
+        if (rows < ROWS) return tile_of<Weights, ROWS - 1>(rows, part, row, matrix, source, panel, take);
+    tile<Weights, ROWS, 1>(part, row, matrix, source, panel, take);
+}
+
+// The panel as a matrix of its own, in float32 [features, PANEL].
+template <class Weights>
+Matrix widen_panel(const Matrix& matrix, int panel, float* scratch) {
+    for (int group = 0; group < matrix.num_groups(); group++) {
+        const typename Weights::template Reader<1> reader(matrix, panel, group);
+        for (int feature = group * matrix.group; feature < (group + 1) * matrix.group; feature += Weights::STEP) {
+            Vec w[Weights::STEP][2];
+            reader(feature, w);
+            for (int step = 0; step < Weights::STEP; step++) {
+                store(scratch + size_t(feature + step) * PANEL, w[step][0]);
+                store(scratch + size_t(feature + step) * PANEL + LANES, w[step][1]);
+            }
+        }
+    }
+    Matrix widened = matrix;
+    widened.panels = scratch;
+    widened.group = matrix.features;
+    return widened;
+}
+
+// `scratch` has room for one widened panel.
+template <class Weights, class Take>
+void multiply_part(const Part& part, const Matrix& matrix, float* scratch, const Take& take) {
+    const int rows = part.last_row - part.first_row;
+    int panel = part.first_panel;
+    if (rows == 1)
+        for (; panel + Weights::PANELS_OF_A_ROW <= part.last_panel; panel += Weights::PANELS_OF_A_ROW)
+            tile<Weights, 1, Weights::PANELS_OF_A_ROW>(part, part.first_row, matrix, panel, panel, take);
+    const int num_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    const bool widen = num_tiles > (Weights::STEP == 1 ? 2 : 1) && !std::is_same_v<Weights, Plain<float>>;
+    for (; panel < part.last_panel; panel++) {
+        const Matrix widened = widen ? widen_panel<Weights>(matrix, panel, scratch) : matrix;
+        for (int t = 0; t < num_tiles; t++) {
+            const int row = part.first_row + rows * t / num_tiles;
+            const int count = part.first_row + rows * (t + 1) / num_tiles - row;
+            if (widen)
+                tile_of<Plain<float>>(count, part, row, widened, 0, panel, take);
+            else
+                tile_of<Weights>(count, part, row, matrix, panel, panel, take);
+        }
+    }
+}
+
+// What thread `thread` of `threads` does of X [rows, features] times the matrix. Few rows are shared out by panels,
+// many by blocks of rows.
+template <class Take>
+void multiply(
+    const float* x, int rows, const Matrix& matrix, float* scratch, int thread, int threads, const Take& take) {
+    with_format(matrix.format, [&](auto weights) {
+        using Weights = decltype(weights);
+        const int panels = matrix.num_panels();
+        if (rows < threads * BLOCK_ROWS / 2) {
+            const Part part{x, size_t(matrix.features), 0, rows, panels * thread / threads, panels * (thread + 1) / threads};
+            return multiply_part<Weights>(part, matrix, scratch, take);
+        }
+        const int end = int(int64_t(rows) * (thread + 1) / threads);
+        for (int row = int(int64_t(rows) * thread / threads); row < end; row += BLOCK_ROWS)
+            multiply_part<Weights>(
+                Part{x, size_t(matrix.features), row, std::min(row + BLOCK_ROWS, end), 0, panels}, matrix, scratch, take);
+    });
+}
+
+// Row `column` of W: one lane of a panel, feature after feature.
+template <class Weights>
+void unpack_row(const Matrix& matrix, int panel, int column, float* y) {
+    for (int group = 0; group < matrix.num_groups(); group++) {
+        const typename Weights::template Reader<1> reader(matrix, panel, group);
+        for (int feature = group * matrix.group; feature < (group + 1) * matrix.group; feature += Weights::STEP) {
+            Vec w[Weights::STEP][2];
+            reader(feature, w);
+            for (int step = 0; step < Weights::STEP; step++) y[feature + step] = w[step][column / LANES][column % LANES];
+        }
+    }
+}
+
+// The last panel may be padded: only the first `count` numbers are stored.
+inline void store_some(float* to, Vec x, int count) {
+    if (count >= LANES) return store(to, x);
+    float values[LANES];
+    store(values, x);
+    if (count > 0) std::memcpy(to, values, count * sizeof(float));
+}
+
+inline void store_panel(float* to, Vec low, Vec high, int count) {
+    store_some(to, low, count);
+    store_some(to + LANES, high, count - LANES);
+}
+
+inline void add_panel(float* to, Vec low, Vec high, int count) {
+    if (count >= PANEL) {
+        store(to, load(to) + low);
+        store(to + LANES, load(to + LANES) + high);
+        return;
+    }
+    float values[PANEL];
+    store(values, low);
+    store(values + LANES, high);
+    for (int i = 0; i < count; i++) to[i] += values[i];
+}

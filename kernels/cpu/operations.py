@@ -1,0 +1,296 @@
+"""What Python calls: the decoder layer and its relatives, on tensors.
+
+Activations are float32 throughout, whatever the weights and the cache are stored in. Threads are torch's: both share
+one OpenMP runtime, so they never fight over the cores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.cpu import library
+from kernels.cpu.packing import Matrix, PackedMatrix, panel_columns
+
+#: How the cache may be stored.
+CACHE_FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+
+#: What a tile has room for.
+MOST_HEADS_OF_A_GROUP = 64
+
+#: Queries × heads of an attention tile: enough to use what was loaded often, few enough to stay in cache.
+_TILE_ROWS = 48
+
+
+class Heads(ctypes.Structure):
+    """`Heads` of attention.h."""
+
+    _fields_ = (
+        ("slopes", ctypes.c_void_p),
+        ("query_heads", ctypes.c_int32),
+        ("kv_heads", ctypes.c_int32),
+        ("head_size", ctypes.c_int32),
+        ("window", ctypes.c_int32),
+        ("scale", ctypes.c_float),
+        ("soft_cap", ctypes.c_float),
+    )
+
+
+class Cache(ctypes.Structure):
+    """`Cache` of attention.h."""
+
+    _fields_ = (
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("format", ctypes.c_int32),
+        ("block_size", ctypes.c_int32),
+    )
+
+    @classmethod
+    def of(cls, keys: Tensor, values: Tensor) -> Cache:
+        """Keys [num_blocks, kv_heads, head_size, block_size], values [num_blocks, kv_heads, block_size, head_size]."""
+        if keys.dtype not in CACHE_FORMATS or values.dtype != keys.dtype:
+            raise ValueError(f"a cache must be float32, float16 or bfloat16, got {keys.dtype} and {values.dtype}.")
+        if keys.dim() != 4 or values.shape != (*keys.shape[:2], keys.shape[3], keys.shape[2]):
+            raise ValueError(f"keys and values do not fit together: {list(keys.shape)} and {list(values.shape)}.")
+        if not (keys.is_contiguous() and values.is_contiguous()):
+            raise ValueError("a cache must be contiguous.")
+        return cls(keys.data_ptr(), values.data_ptr(), CACHE_FORMATS[keys.dtype], keys.shape[3])
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        ("qkv", Matrix),
+        ("output", Matrix),
+        ("gate_up", Matrix),
+        ("down", Matrix),
+        ("input_norm", ctypes.c_void_p),
+        ("post_norm", ctypes.c_void_p),
+        ("query_norm", ctypes.c_void_p),
+        ("key_norm", ctypes.c_void_p),
+        ("heads", Heads),
+        ("cache", Cache),
+        ("eps", ctypes.c_float),
+    )
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        ("query_start", ctypes.c_void_p),
+        ("seq_lens", ctypes.c_void_p),
+        ("block_tables", ctypes.c_void_p),
+        ("slots", ctypes.c_void_p),
+        ("tile_request", ctypes.c_void_p),
+        ("tile_first", ctypes.c_void_p),
+        ("tile_queries", ctypes.c_void_p),
+        ("tokens", ctypes.c_int32),
+        ("tiles", ctypes.c_int32),
+        ("table_stride", ctypes.c_int32),
+    )
+
+
+class _Angles(ctypes.Structure):
+    _fields_ = (("cos", ctypes.c_void_p), ("sin", ctypes.c_void_p))
+
+
+class Step:
+    """A super-sequence, laid out for the kernels: where its tokens read and write, and the tiles of its attention.
+
+    Args:
+        block_tables: [requests, max_blocks] integers.
+        query_start_loc: [requests + 1] integers.
+        seq_lens: [requests] integers: keys of each request, this step's included.
+        slots: [tokens] int64: block × block_size + offset, or negative for a token that is written nowhere.
+        group: query heads that share a KV head.
+    """
+
+    def __init__(
+        self, block_tables: Tensor, query_start_loc: Tensor, seq_lens: Tensor, slots: Tensor, *, group: int
+    ) -> None:
+        starts = query_start_loc.numpy().astype(np.int32)
+        queries = max(1, _TILE_ROWS // group)
+        lengths = np.diff(starts)
+        counts = -(-lengths // queries)
+        request = np.arange(len(lengths), dtype=np.int32).repeat(counts)
+        place = np.arange(len(request), dtype=np.int32) - (counts.cumsum() - counts).repeat(counts).astype(np.int32)
+        first = (starts[request] + place * queries).astype(np.int32)
+        size = np.minimum(queries, starts[request + 1] - first).astype(np.int32)
+        self.num_tokens = int(starts[-1])
+        tables = block_tables.to(torch.int32).contiguous()
+        # Kept: the structure holds their addresses.
+        self._tensors = (starts, seq_lens.numpy().astype(np.int32), tables, slots.contiguous(), request, first, size)
+        self.struct = _Step(
+            starts.ctypes.data,
+            self._tensors[1].ctypes.data,
+            tables.data_ptr(),
+            self._tensors[3].data_ptr(),
+            request.ctypes.data,
+            first.ctypes.data,
+            size.ctypes.data,
+            self.num_tokens,
+            len(request),
+            tables.stride(0),
+        )
+
+
+class LayerWeights(NamedTuple):
+    """The parameters of one decoder layer; norms are float32."""
+
+    qkv: PackedMatrix
+    output: PackedMatrix
+    gate_up: PackedMatrix
+    """Of `interleave_gate_up`."""
+    down: PackedMatrix
+    input_norm: Tensor
+    post_norm: Tensor
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    eps: float
+
+
+class DecoderLayer:
+    """One layer over its part of the cache: norm, attention and SwiGLU, each added to the residual stream.
+
+    Args:
+        weights: the layer's.
+        heads: the shape of its attention.
+        cache: its part of the KV cache; whoever owns the memory keeps it alive.
+    """
+
+    def __init__(self, weights: LayerWeights, heads: Heads, cache: Cache) -> None:
+        self._weights = weights
+        self._layer = _Layer(
+            weights.qkv.struct,
+            weights.output.struct,
+            weights.gate_up.struct,
+            weights.down.struct,
+            weights.input_norm.data_ptr(),
+            weights.post_norm.data_ptr(),
+            None if weights.query_norm is None else weights.query_norm.data_ptr(),
+            None if weights.key_norm is None else weights.key_norm.data_ptr(),
+            heads,
+            cache,
+            weights.eps,
+        )
+        self._pointer = ctypes.byref(self._layer)
+
+    def workspace_floats(self, num_tokens: int) -> int:
+        """Floats of working memory that a call over so many tokens needs."""
+        return int(_functions().workspace(self._pointer, num_tokens, torch.get_num_threads()))
+
+    def __call__(self, residual: Tensor, cos: Tensor, sin: Tensor, step: Step, workspace: Tensor) -> None:
+        """Run the layer in place.
+
+        Args:
+            residual: [num_tokens, hidden_size] float32.
+            cos, sin: [num_tokens, head_size / 2] float32 of the tokens' angles.
+            step: of the layer's KV cache group.
+            workspace: [workspace_floats] float32.
+        """
+        angles = _Angles(cos.data_ptr(), sin.data_ptr())
+        _functions().layer(
+            self._pointer,
+            ctypes.byref(step.struct),
+            ctypes.byref(angles),
+            residual.data_ptr(),
+            workspace.data_ptr(),
+            torch.get_num_threads(),
+        )
+
+
+def linear(x: Tensor, matrix: PackedMatrix) -> Tensor:
+    """[rows, features] float32 → [rows, columns] float32: x Wᵀ + b."""
+    if x.dim() != 2 or x.shape[1] != matrix.features or x.dtype != torch.float32:
+        raise ValueError(f"x must be float32 [rows, {matrix.features}], got {x.dtype} {list(x.shape)}.")
+    x = x.contiguous()
+    threads = torch.get_num_threads()
+    y = torch.empty(x.shape[0], matrix.columns)
+    corners = torch.empty(threads * matrix.features * panel_columns())
+    _functions().linear(
+        ctypes.byref(matrix.struct), x.data_ptr(), x.shape[0], y.data_ptr(), corners.data_ptr(), threads
+    )
+    return y
+
+
+def embedding(ids: Tensor, matrix: PackedMatrix) -> Tensor:
+    """Rows of W, widened: [rows] int64 → [rows, features] float32."""
+    y = torch.empty(ids.numel(), matrix.features)
+    _functions().embedding(ctypes.byref(matrix.struct), ids.contiguous().data_ptr(), ids.numel(), y.data_ptr())
+    return y
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """[rows, size] float32 → the same, each row over its root mean square, times `weight` [size] float32."""
+    x, y = x.contiguous(), torch.empty(x.shape)
+    _functions().rms_norm(x.data_ptr(), weight.data_ptr(), x.shape[0], x.shape[1], eps, y.data_ptr())
+    return y
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, heads: Heads, cache: Cache, step: Step) -> Tensor:
+    """Write the step's keys and values to the cache, then attend.
+
+    Args:
+        query: [num_tokens, query_heads, head_size].
+        key, value: [num_tokens, kv_heads, head_size].
+
+    Returns:
+        [num_tokens, query_heads, head_size] float32.
+    """
+    query, key, value = (x.float().contiguous() for x in (query, key, value))
+    output = torch.empty(query.shape)
+    threads = torch.get_num_threads()
+    pointers = ctypes.byref(heads), ctypes.byref(cache)
+    corners = torch.empty(int(_functions().attention_workspace(*pointers, threads)))
+    _functions().attention(
+        *pointers,
+        ctypes.byref(step.struct),
+        query.data_ptr(),
+        key.data_ptr(),
+        value.data_ptr(),
+        output.data_ptr(),
+        corners.data_ptr(),
+        threads,
+    )
+    return output
+
+
+class _Functions(NamedTuple):
+    layer: ctypes._NamedFuncPointer
+    workspace: ctypes._NamedFuncPointer
+    linear: ctypes._NamedFuncPointer
+    embedding: ctypes._NamedFuncPointer
+    rms_norm: ctypes._NamedFuncPointer
+    attention: ctypes._NamedFuncPointer
+    attention_workspace: ctypes._NamedFuncPointer
+
+
+@functools.cache
+def _functions() -> _Functions:
+    compiled = library.load()
+    at, integer = ctypes.c_void_p, ctypes.c_int32
+    functions = _Functions(
+        compiled.decoder_layer,
+        compiled.decoder_layer_workspace,
+        compiled.linear,
+        compiled.embedding,
+        compiled.rms_norm_all,
+        compiled.attention,
+        compiled.attention_workspace,
+    )
+    signatures: tuple[tuple[Any, tuple[Any, ...]], ...] = (
+        (None, (at, at, at, at, at, integer)),
+        (ctypes.c_int64, (at, integer, integer)),
+        (None, (at, at, integer, at, at, integer)),
+        (None, (at, at, integer, at)),
+        (None, (at, at, integer, integer, ctypes.c_float, at)),
+        (None, (at, at, at, at, at, at, at, at, integer)),
+        (ctypes.c_int64, (at, at, integer)),
+    )
+    for function, (result, arguments) in zip(functions, signatures, strict=True):
+        function.restype, function.argtypes = result, arguments
+    return functions

@@ -1,0 +1,175 @@
+// How the weights of a matrix are stored, and how they become floats.
+//
+// A panel is PANEL = 2 · LANES output columns; within it the weights of one input feature lie side by side:
+//
+//     W  [columns, features]    ─►    panels  [columns / PANEL, features, PANEL]
+//
+// so that two loads fetch what one element of the input is multiplied with. The last panel is padded with zeros.
+#pragma once
+
+#include "simd.h"
+
+constexpr int PANEL = 2 * LANES;
+
+enum Format : int32_t { FLOAT32, FLOAT16, BFLOAT16, INT8, INT4 };
+
+struct Matrix {
+    const void* panels;
+    const Float16* scales;  // INT8: [panels, groups, PANEL]; INT4: [panels, groups, 2, PANEL], scales and minima
+    const float* bias;      // [panels, PANEL] or null
+    int32_t columns;
+    int32_t features;
+    int32_t format;
+    int32_t group;  // features that share a scale; all of them where there are no scales
+
+    int num_panels() const { return (columns + PANEL - 1) / PANEL; }
+    int num_groups() const { return features / group; }
+};
+
+// A reader widens PANELS neighbouring panels within one group of features: `reader(feature, w)` gives the weights of
+// STEP features from `feature` on, two vectors a panel.
+
+//
+// A single row has too few sums in flight to hide the latency of the multiplier, so it is taken through several panels
+// at once: as many as leave registers for the scales.
+
+template <class T>
+struct Plain {
+    static constexpr int STEP = 1, PANELS_OF_A_ROW = 3;
+
+    template <int PANELS>
+    struct Reader {
+        const T* weights;
+        size_t panel_size;
+
+        Reader(const Matrix& matrix, int panel, int)
+            : weights(static_cast<const T*>(matrix.panels) + size_t(panel) * matrix.features * PANEL),
+              panel_size(size_t(matrix.features) * PANEL) {}
+
+        [[gnu::always_inline]] void operator()(int feature, Vec (&w)[1][2 * PANELS]) const {
+#pragma GCC unroll 8
+            for (int p = 0; p < PANELS; p++) {
+                const T* from = weights + p * panel_size + size_t(feature) * PANEL;
+                w[0][2 * p] = load(from);
+                w[0][2 * p + 1] = load(from + LANES);
+            }
+        }
+    };
+};
+
+// In a panel of bfloat16 the two halves of the columns alternate: column 0, LANES, 1, LANES + 1, …  A bfloat16 is the
+// upper half of a float32, so one load holds both vectors: shifted up, and with the lower halves cleared.
+struct PairedBFloat16 {
+    static constexpr int STEP = 1, PANELS_OF_A_ROW = 3;
+
+    template <int PANELS>
+    struct Reader {
+        const uint16_t* weights;
+        size_t panel_size;
+
+        Reader(const Matrix& matrix, int panel, int)
+            : weights(static_cast<const uint16_t*>(matrix.panels) + size_t(panel) * matrix.features * PANEL),
+              panel_size(size_t(matrix.features) * PANEL) {}
+
+        [[gnu::always_inline]] void operator()(int feature, Vec (&w)[1][2 * PANELS]) const {
+#pragma GCC unroll 8
+            for (int p = 0; p < PANELS; p++) {
+                IntVec pairs;
+                std::memcpy(&pairs, weights + p * panel_size + size_t(feature) * PANEL, sizeof pairs);
+                w[0][2 * p] = (Vec)(pairs << 16);
+                w[0][2 * p + 1] = (Vec)(pairs & int32_t(0xFFFF0000));
+            }
+        }
+    };
+};
+
+[[gnu::always_inline]] inline Vec to_floats(IntVec x) { return __builtin_convertvector(x, Vec); }
+
+// weight = integer · scale.
+struct Int8 {
+    static constexpr int STEP = 1, PANELS_OF_A_ROW = 2;
+
+    template <int PANELS>
+    struct Reader {
+        const int8_t* weights;
+        size_t panel_size;
+        Vec scale[2 * PANELS];
+
+        Reader(const Matrix& matrix, int panel, int group)
+            : weights(static_cast<const int8_t*>(matrix.panels) + size_t(panel) * matrix.features * PANEL),
+              panel_size(size_t(matrix.features) * PANEL) {
+            for (int p = 0; p < PANELS; p++) {
+                const Float16* from = matrix.scales + (size_t(panel + p) * matrix.num_groups() + group) * PANEL;
+                scale[2 * p] = load(from);
+                scale[2 * p + 1] = load(from + LANES);
+            }
+        }
+
+        [[gnu::always_inline]] void operator()(int feature, Vec (&w)[1][2 * PANELS]) const {
+#pragma GCC unroll 8
+            for (int p = 0; p < PANELS; p++) {
+                const int8_t* from = weights + p * panel_size + size_t(feature) * PANEL;
+                w[0][2 * p] = to_floats(load_integers(from)) * scale[2 * p];
+                w[0][2 * p + 1] = to_floats(load_integers(from + LANES)) * scale[2 * p + 1];
+            }
+        }
+    };
+};
+
+// weight = integer in 0…15 · scale + minimum. A byte holds an even feature in its low half, the next in its high half.
+struct Int4 {
+    static constexpr int STEP = 2, PANELS_OF_A_ROW = 2;
+
+    template <int PANELS>
+    struct Reader {
+        const uint8_t* weights;
+        size_t panel_size;
+        Vec scale[2 * PANELS], minimum[2 * PANELS];
+
+        Reader(const Matrix& matrix, int panel, int group)
+            : weights(static_cast<const uint8_t*>(matrix.panels) + size_t(panel) * (matrix.features / 2) * PANEL),
+              panel_size(size_t(matrix.features / 2) * PANEL) {
+            for (int p = 0; p < PANELS; p++) {
+                const Float16* from = matrix.scales + (size_t(panel + p) * matrix.num_groups() + group) * 2 * PANEL;
+                for (int half = 0; half < 2; half++) {
+                    scale[2 * p + half] = load(from + half * LANES);
+                    minimum[2 * p + half] = load(from + PANEL + half * LANES);
+                }
+            }
+        }
+
+        [[gnu::always_inline]] void operator()(int feature, Vec (&w)[2][2 * PANELS]) const {
+#pragma GCC unroll 8
+            for (int v = 0; v < 2 * PANELS; v++) {
+                const IntVec pair =
+                    load_integers(weights + v / 2 * panel_size + size_t(feature / 2) * PANEL + v % 2 * LANES);
+                w[0][v] = to_floats(pair & 15) * scale[v] + minimum[v];
+                w[1][v] = to_floats(pair >> 4) * scale[v] + minimum[v];
+            }
+        }
+    };
+};
+
+// Calls `use` with a number of the format's type; formats with scales have none.
+template <class Use>
+inline void with_number(int32_t format, Use use) {
+    switch (format) {
+        case FLOAT32: return use(float{});
+        case FLOAT16: return use(Float16{});
+        case BFLOAT16: return use(BFloat16{});
+    }
+    __builtin_unreachable();
+}
+
+// Calls `use` with an object of the format's type.
+template <class Use>
+inline void with_format(int32_t format, Use use) {
+    switch (format) {
+        case FLOAT32: return use(Plain<float>{});
+        case FLOAT16: return use(Plain<Float16>{});
+        case BFLOAT16: return use(PairedBFloat16{});
+        case INT8: return use(Int8{});
+        case INT4: return use(Int4{});
+    }
+    __builtin_unreachable();
+}
