@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 
 from engine.attention import registry
 from engine.attention.backend import AttentionSpec
 from engine.attention.registry import available_backends, make_backend
+from engine.config import AttentionBackendName
 from engine.errors import ConfigError
 
 CPU = AttentionSpec(
@@ -24,9 +27,19 @@ def test_auto_takes_one_that_is_available() -> None:
     assert "torch" in available_backends(CPU)
 
 
+def test_the_configuration_names_exactly_those_that_there_are() -> None:
+    assert set(get_args(AttentionBackendName)) == {"auto", *registry.BACKENDS}
+
+
 def test_every_name_is_the_name_of_its_backend() -> None:
     for name in available_backends(CPU):
         assert make_backend(name, CPU).name == name
+
+
+@pytest.mark.parametrize("name", ["flash_attn", "flashinfer"])
+def test_libraries_of_gpus_are_refused_on_a_cpu(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"attention_backend={name} cannot be used: it runs on CUDA only; available"):
+        make_backend(name, CPU)
 
 
 def test_one_that_cannot_serve_is_refused_with_those_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
