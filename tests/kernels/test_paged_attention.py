@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import paged_attention as kernel
+from kernels.paged_attention import eager as kernel
 from kernels.paged_attention import paged_attention, plan_attention
 
 
