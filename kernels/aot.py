@@ -95,7 +95,7 @@ def compile_specimen(specimen: Specimen, target: str) -> Usage:
         if type_.startswith("*") or type_.endswith(":16")
     }
     signature = {name: type_.removesuffix(":16") for name, type_ in types.items()}
-    source = ASTSource(fn=fn, signature=signature, constexprs=specimen.constexprs, attrs=aligned)
+    source = ASTSource(fn=fn, signature=signature, constexprs=dict(specimen.constexprs), attrs=aligned)
     options = {"num_warps": specimen.num_warps, "num_stages": specimen.num_stages, "enable_fp_fusion": True}
     log = io.StringIO()
     with contextlib.redirect_stdout(log):

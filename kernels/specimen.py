@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
@@ -12,10 +13,10 @@ class Specimen(NamedTuple):
     """Unique among all; what the table calls it."""
     fn: Any
     """The function under `kernels.jit.jit`."""
-    signature: dict[str, str]
+    signature: Mapping[str, str]
     """Triton's type of every argument that is not in `constexprs`: "*bf16" (a pointer), "i32", "fp32"; with ":16" after
     an integer that is a multiple of 16, which lets loads be wide. Pointers always are."""
-    constexprs: dict[str, object]
+    constexprs: Mapping[str, object]
     """Values of the compile-time arguments."""
     num_warps: int
     num_stages: int

@@ -17,12 +17,9 @@ from torch import Tensor
 
 from engine.sample.logits_processors import ConstrainedRow
 from engine.sample.penalties import Penalties
-from kernels.philox import Stream, gumbel, uniform, uniform_at
+from kernels.gumbel_sampling import gumbel_max
+from kernels.philox import Stream
 from kernels.top_k_top_p import mask_min_p, mask_top_k_top_p
-
-#: Noise for a few kept tokens is drawn for them alone; above this share of the vocabulary all of it is cheaper, since
-#: four neighbours share one call of Philox.
-_SPARSE_SHARE = 1 / 16
 
 
 class SamplingMetadata(NamedTuple):
@@ -114,12 +111,14 @@ def sample(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
     Returns:
         [rows] int64 token ids.
     """
-    tokens = logits.argmax(dim=-1)
     if metadata.all_greedy:
-        return tokens
-    rows, random = metadata.random_rows, metadata.random()
-    tokens[rows] = _gumbel_max(truncated_logits(logits[rows], random), random)
-    return tokens
+        return logits.argmax(dim=-1)
+    temperature = metadata.temperature
+    if metadata.any_min_p or metadata.any_top_k_top_p:
+        rows = metadata.random_rows
+        logits = logits.index_copy(0, rows, truncated_logits(logits[rows], metadata.random()))
+        temperature = (temperature > 0).float()  # what is divided by it already is not again
+    return gumbel_max(logits, temperature, metadata.seeds, metadata.output_positions, Stream.TARGET)
 
 
 def truncated_logits(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
@@ -135,18 +134,3 @@ def truncated_logits(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
     if metadata.any_top_k_top_p:
         logits = mask_top_k_top_p(logits, metadata.top_k, metadata.top_p)
     return logits
-
-
-def _gumbel_max(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
-    seeds, positions = metadata.seeds, metadata.output_positions
-    vocab_size = logits.shape[-1]
-    if metadata.any_min_p or metadata.any_top_k_top_p:
-        most_kept = int((logits > float("-inf")).sum(dim=-1).max())
-        if most_kept <= vocab_size * _SPARSE_SHARE:
-            # In the order of the vocabulary, so that equal scores fall to the same token on either way.
-            kept = logits.topk(most_kept, dim=-1, sorted=False).indices.sort(dim=-1).values
-            noise = gumbel(uniform_at(seeds, positions, Stream.TARGET, kept))
-            best = (logits.gather(-1, kept) + noise).argmax(dim=-1, keepdim=True)
-            return kept.gather(-1, best).squeeze(-1)
-    noise = gumbel(uniform(seeds, positions, Stream.TARGET, vocab_size))
-    return noise.add_(logits).argmax(dim=-1)

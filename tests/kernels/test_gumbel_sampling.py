@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from kernels.gumbel_sampling import gumbel_max, gumbel_max_triton
 from kernels.philox import Stream, uniform
+
+Draw = Callable[[Tensor, Tensor, Tensor, Tensor, Stream], Tensor]
 
 SEEDS = torch.tensor([0, 5, 2**40 + 5, -1, 7])
 POSITIONS = torch.tensor([0, 7, 7, 1000, 2])
@@ -25,6 +28,14 @@ def by_formula(logits: Tensor, stream: Stream) -> list[int]:
     return [int(score.argmax()) for score in scores]
 
 
+def drawn(
+    draw: Draw, logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, stream: Stream = Stream.TARGET
+) -> Tensor:
+    """Tokens, with all given moved to where the logits are."""
+    device = logits.device
+    return draw(logits, temperature.to(device), seeds.to(device), positions.to(device), stream)
+
+
 @pytest.mark.parametrize("stream", [Stream.TARGET, Stream.DRAFT])
 @pytest.mark.parametrize("vocab_size", [1, 37, 1500])
 def test_tokens_are_those_of_the_formula(stream: Stream, vocab_size: int, device: str) -> None:
@@ -33,8 +44,8 @@ def test_tokens_are_those_of_the_formula(stream: Stream, vocab_size: int, device
     logits.copy_(3 * torch.randn(5, vocab_size))
     expected = by_formula(logits, stream)
     assert gumbel_max(logits, TEMPERATURE, SEEDS, POSITIONS, stream).tolist() == expected
-    given = [tensor.to(device) for tensor in (buffer, TEMPERATURE, SEEDS, POSITIONS)]
-    assert gumbel_max_triton(given[0][:, :vocab_size], *given[1:], stream).tolist() == expected
+    moved = buffer.to(device)[:, :vocab_size]
+    assert drawn(gumbel_max_triton, moved, TEMPERATURE, SEEDS, POSITIONS, stream).tolist() == expected
 
 
 def test_few_visible_tokens_draw_the_same_noise_as_all(device: str) -> None:
@@ -42,8 +53,7 @@ def test_few_visible_tokens_draw_the_same_noise_as_all(device: str) -> None:
     logits[:, [3, 10, 77, 78, 299]] = torch.randn(5, 5)
     expected = by_formula(logits, Stream.TARGET)
     for draw in (gumbel_max, gumbel_max_triton):
-        given = [tensor.to(device) for tensor in (logits, TEMPERATURE, SEEDS, POSITIONS)]
-        assert draw(*given, Stream.TARGET).tolist() == expected
+        assert drawn(draw, logits.to(device), TEMPERATURE, SEEDS, POSITIONS).tolist() == expected
 
 
 def test_of_equal_logits_a_greedy_row_takes_the_first(device: str) -> None:
@@ -51,10 +61,7 @@ def test_of_equal_logits_a_greedy_row_takes_the_first(device: str) -> None:
     logits[0, [40, 41, 1100]] = 1.0
     rows = torch.zeros(2, dtype=torch.int64)
     for draw in (gumbel_max, gumbel_max_triton):
-        assert draw(*(each.to(device) for each in (logits, rows.float(), rows, rows)), Stream.TARGET).tolist() == [
-            40,
-            0,
-        ]
+        assert drawn(draw, logits.to(device), rows.float(), rows, rows).tolist() == [40, 0]
 
 
 def test_rows_without_a_finite_logit_get_a_token_of_the_vocabulary(device: str) -> None:
@@ -62,8 +69,7 @@ def test_rows_without_a_finite_logit_get_a_token_of_the_vocabulary(device: str) 
     rows = torch.zeros(3, dtype=torch.int64)
     for scale in (0.0, 1.0):
         for draw in (gumbel_max, gumbel_max_triton):
-            given = (logits, torch.full((3,), scale), rows, rows)
-            tokens = draw(*(each.to(device) for each in given), Stream.TARGET)
+            tokens = drawn(draw, logits.to(device), torch.full((3,), scale), rows, rows)
             assert ((tokens >= 0) & (tokens < 5)).all()
 
 

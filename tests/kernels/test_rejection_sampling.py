@@ -102,12 +102,14 @@ def test_verdicts_follow_the_rule(certain: bool) -> None:
 @pytest.mark.parametrize("certain", [True, False])
 @pytest.mark.parametrize("vocab_size", [50, 1100])
 def test_triton_gives_the_same_verdicts(certain: bool, vocab_size: int, device: str) -> None:
+    torch.manual_seed(0)
     logits, drafts = random_case(vocab_size, certain=certain)
     expected = rejection_sample(logits, drafts)
     assert 0 < int(expected.num_accepted.sum()) < sum(COUNTS)
     wider = torch.full((logits.shape[0], vocab_size + 3), math.nan, device=device)
     wider[:, :vocab_size] = logits
-    moved = Drafts(*(each.to(device) if isinstance(each, Tensor) else each for each in drafts))
+    torch.manual_seed(0)
+    moved = random_case(vocab_size, certain=certain, device=device)[1]
     verdicts = rejection_sample_triton(wider[:, :vocab_size], moved)
     assert torch.equal(verdicts.token_ids.cpu(), expected.token_ids)
     assert torch.equal(verdicts.num_accepted.cpu(), expected.num_accepted)

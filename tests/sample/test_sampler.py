@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from engine.core.messages import NewRequestData, ScheduledRow
-from engine.sample import sampler
 from engine.sample.sampler import SamplingMetadata, sample, truncated_logits
 from engine.sampling_params import SamplingParams
 from engine.worker.input_batch import InputBatch
+from kernels import gumbel_sampling
 
 
 def metadata_of(params: list[SamplingParams], num_outputs: list[int], vocab_size: int) -> SamplingMetadata:
@@ -71,7 +71,7 @@ def test_truncated_distributions(
     params: SamplingParams, kept: int, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both ways of drawing noise, for all tokens and for the kept ones alone."""
-    monkeypatch.setattr(sampler, "_SPARSE_SHARE", share)
+    monkeypatch.setattr(gumbel_sampling, "_SPARSE_SHARE", share)
     logits = torch.linspace(1.5, -1.5, 16)
     probs = torch.softmax(logits[:kept], 0)
     tokens = draw(logits, params, 20_000)
@@ -83,7 +83,7 @@ def test_noise_for_the_kept_tokens_alone_changes_nothing(monkeypatch: pytest.Mon
     params = [SamplingParams(seed=i, top_k=1 + i, top_p=0.9) for i in range(50)]
     metadata = metadata_of(params, [i % 7 for i in range(50)], 1000)
     sparse = sample(logits, metadata)
-    monkeypatch.setattr(sampler, "_SPARSE_SHARE", 0.0)
+    monkeypatch.setattr(gumbel_sampling, "_SPARSE_SHARE", 0.0)
     assert torch.equal(sample(logits, metadata), sparse)
 
 
