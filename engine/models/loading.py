@@ -14,6 +14,8 @@ from engine.models.decoder import Decoder
 #: What checkpoints carry beside weights, or carry twice.
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)
 _WEIGHT_DTYPES = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
+#: Standard deviation of made-up weights, which is what models are initialised with.
+_NOISE = 0.02
 _TIED_HEAD = "lm_head.weight"
 
 
@@ -47,6 +49,19 @@ def load_weights(decoder: Decoder, folder: Path) -> None:
     missing = sorted(wanted.keys() - loaded)
     if missing:
         raise ModelError(f"{folder} lacks {missing[0]}" + (f" and {len(missing) - 1} more." if missing[1:] else "."))
+
+
+@torch.inference_mode()
+def fill_with_noise(decoder: Decoder) -> None:
+    """Random weights where they are to stay, the same in every run: for a model whose speed alone matters."""
+    generator = torch.Generator(decoder.device).manual_seed(0)
+    for name, tensor in decoder.checkpoint_tensors().items():
+        if name.endswith("norm.weight"):
+            tensor.fill_(1.0)
+        elif name.endswith(".bias"):
+            tensor.zero_()
+        else:
+            tensor.normal_(std=_NOISE, generator=generator)
 
 
 def _checkpoint_files(folder: Path) -> list[Path]:

@@ -74,11 +74,11 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orrery"
 
 
-def resolve_model(name: str) -> Path:
+def resolve_model(name: str, *, needs_weights: bool = True) -> Path:
     """The folder of a model, by its short name, its path, or its hub name `owner/name`.
 
-    A hub name that is not in the hub's cache yet is downloaded; the short name `smollm2-135m` never is
-    (`fetch_model` does that).
+    With `needs_weights=False` a folder may do without them. A hub name that is not in the hub's cache yet is
+    downloaded; the short name `smollm2-135m` never is (`fetch_model` does that).
 
     Raises:
         ModelError: there is no such model here, or its folder is incomplete.
@@ -89,7 +89,7 @@ def resolve_model(name: str) -> Path:
         return _find_smollm2() or _smollm2_from_hub(name)
     folder = os.path.expanduser(name)
     if os.path.exists(folder):
-        return check_folder(Path(folder))
+        return check_folder(Path(folder), needs_weights=needs_weights)
     if _HUB_NAME.fullmatch(name) and not name.startswith("."):
         return _from_hub(name)
     raise ModelError(
@@ -147,8 +147,8 @@ def _install(models: Path, report: Progress) -> Path:
     return check_folder(target)
 
 
-def check_folder(folder: Path) -> Path:
-    """`folder` itself, if a model is in it that can be loaded.
+def check_folder(folder: Path, *, needs_weights: bool = True) -> Path:
+    """`folder` itself, if a model is in it that can be loaded, with weights or, if none are needed, without.
 
     Raises:
         ModelError: naming what is missing or cut short.
@@ -164,7 +164,7 @@ def check_folder(folder: Path) -> Path:
         raise ModelError(f"{config} is not valid JSON ({error}).") from error
     if not isinstance(described, dict) or "model_type" not in described:
         raise ModelError(f"{config} does not describe a Hugging Face model: the field model_type is missing.")
-    for file in weight_files(folder):
+    for file in weight_files(folder) if needs_weights else ():
         _check_length(file)
     return folder
 

@@ -16,7 +16,7 @@ from engine.core.kv_cache.block_hash import none_hash_for
 from engine.models.architecture import read_architecture
 from engine.models.causal_lm import CausalLM
 from engine.models.decoder import Decoder
-from engine.models.loading import load_weights
+from engine.models.loading import fill_with_noise, load_weights
 from engine.models.packed_decoder import PackedDecoder
 from engine.sample.logits_processors import LogitsProcessor
 from engine.trace.events import (
@@ -67,14 +67,13 @@ class Worker:
         self.backend: AttentionBackend[Any]
         self.runner: ModelRunner
         self.max_model_len: int
-        self._startup: list[Event] = []
-        """What there is to tell of a time at which nobody recorded yet."""
+        self.startup: list[Event] = []
+        """How it came to be ready, for whoever records later."""
 
     def record_to(self, recorder: Recorder) -> None:
         """Tell how the worker came to be ready, and from now on of every step."""
-        for event in self._startup:
+        for event in self.startup:
             recorder.emit(event)
-        self._startup.clear()
         self.runner.trace = recorder
 
     def init_device(self) -> None:
@@ -87,7 +86,7 @@ class Worker:
         self.device = resolve_device(self.config.model.device)
         require_memory(self.config, self.device)
         memory = device_memory(self.device)
-        self._startup.append(
+        self.startup.append(
             DeviceInitialized(
                 device=str(self.device),
                 device_name=device_name(self.device),
@@ -123,14 +122,17 @@ class Worker:
         require_room_for_weights(num_parameters, dtype, self.device)
         with torch.device(self.device):
             decoder = Decoder(architecture, self.max_model_len, dtype).eval()
-        load_weights(decoder, self.model_path)
+        if self.config.model.load_format == "dummy":
+            fill_with_noise(decoder)
+        else:
+            load_weights(decoder, self.model_path)
         if self.backend.name == "cpu":
             self.decoder = PackedDecoder(decoder)
         else:
             self.decoder = decoder
             if self.config.execution.compilation_level:
                 compile_layers(decoder, self.backend)
-        self._startup.append(
+        self.startup.append(
             ModelLoaded(
                 num_parameters=num_parameters,
                 weight_bytes=num_parameters * dtype.itemsize,
@@ -175,7 +177,7 @@ class Worker:
         )
         kv_cache.require_room_for(self.max_model_len, self.config)
         bind_kv_cache(self.decoder, shape, kv_cache.num_gpu_blocks, self.backend)
-        self._startup.append(
+        self.startup.append(
             KVCacheAllocated(
                 num_gpu_blocks=kv_cache.num_gpu_blocks,
                 num_bytes=kv_cache.num_gpu_blocks * shape.block_bytes,
@@ -227,7 +229,7 @@ class Worker:
             attention.kv_cache = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        self._startup.append(
+        self.startup.append(
             MemoryProfiled(
                 num_tokens=limits.max_num_batched_tokens,
                 activation_bytes=activation_bytes,
@@ -243,7 +245,7 @@ class Worker:
         graphs = self._graphs(buffers, sizes)
         graphs.capture(sizes)
         torch.cuda.empty_cache()
-        self._startup.append(
+        self.startup.append(
             GraphCaptured(
                 sizes=list(sizes),
                 num_bytes=before - device_memory(self.device).available,

@@ -45,18 +45,20 @@ class Requests:
         num_blocks = self.tables.numel() + 1
         # Poisoned: what was never written must not be read.
         shapes = backend.kv_cache_shapes(num_blocks)
-        caches = [torch.full(shape, float("nan"), dtype=dtype, device=device) for shape in shapes]
+        key_cache, value_cache = (torch.full(shape, float("nan"), dtype=dtype, device=device) for shape in shapes)
         computed, outputs = [0] * len(self.tensors), []
         for shares in steps:
             requests = [request for request, share in enumerate(shares) if share]
             inputs = self._inputs(requests, shares, computed)
             plan = backend.plan(inputs, to_device(inputs, device), sliding_window)
             query, key, value = (
-                torch.cat([self.tensors[r][which][computed[r] : computed[r] + shares[r]] for r in requests])
+                torch.cat([self.tensors[r][which][computed[r] : computed[r] + shares[r]] for r in requests]).to(
+                    device, dtype
+                )
                 for which in range(3)
             )
-            given = [tensor.to(device, dtype) for tensor in (query, key, value)]
-            output = backend.attend(*given, *caches, plan, self.spec.head_size**-0.5)
+            scale = self.spec.head_size**-0.5
+            output = backend.attend(query, key, value, key_cache, value_cache, plan, scale)
             assert output.is_contiguous()
             outputs.append(list(output.float().cpu().split([shares[r] for r in requests])))
             for request in requests:

@@ -390,3 +390,10 @@ def test_smollm2_tokenizer_gives_every_text_back(text: str, smollm2: Path) -> No
     encoding = tokenizer.encode(text)
     assert tokenizer.decode(encoding.ids) == text
     assert all(len(token) == 1 for token in encoding.tokens if any(character.isdigit() for character in token))
+
+
+def test_a_folder_may_do_without_weights_where_none_are_needed(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert store.resolve_model(str(tmp_path), needs_weights=False) == tmp_path
+    with pytest.raises(ModelError, match=r"has no model\.safetensors"):
+        store.resolve_model(str(tmp_path))

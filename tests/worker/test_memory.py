@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,23 @@ def test_start_up_finds_out_what_was_left_open(random_llama: RandomModel) -> Non
     assert kv_cache.num_gpu_blocks == 2 * 16 + 1
     assert [group.kind for group in kv_cache.groups] == ["full_attention"]
     assert kv_cache.groups[0].block_bytes == 2 * 16 * 2 * 16 * 4 * 3
+
+
+def test_dummy_weights_are_the_same_in_every_run_and_need_no_checkpoint(
+    random_llama: RandomModel, tmp_path: Path
+) -> None:
+    shutil.copy(random_llama[0] / "config.json", tmp_path)
+    logits = []
+    for _ in range(2):
+        config = EngineConfig.from_args(
+            str(tmp_path), load_format="dummy", device="cpu", attention_backend="torch", max_num_seqs=2
+        )
+        executor = UniProcExecutor(config)
+        executor.initialize()
+        decoder = executor._worker.decoder
+        logits.append(decoder.compute_logits(torch.ones(1, decoder.architecture.hidden_size)))
+    assert torch.equal(*logits)
+    assert 0.01 < float(logits[0].std()) < 1.0
 
 
 def test_dtype_follows_the_device_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
