@@ -159,6 +159,8 @@ def _compile_task(task: tuple[int, str]) -> Usage:
 def table(rows: Iterable[Row]) -> str:
     """Markdown; `parse_table` reads it back."""
     lines = [
+        f"Compiled by Triton {_triton_version()}.",
+        "",
         f"| kernel | flops per byte | {' | '.join(TARGETS)} |",
         f"| --- | ---: | {' | '.join('---:' for _ in TARGETS)} |",
     ]
@@ -168,22 +170,35 @@ def table(rows: Iterable[Row]) -> str:
     return "\n".join(lines)
 
 
+def _triton_version() -> str:
+    import triton
+
+    return str(triton.__version__)
+
+
 def parse_table(document: str) -> dict[str, dict[str, Usage]]:
     """By kernel and target, what the table in a document says."""
     committed = {}
     for line in document.partition(_BEGIN)[2].partition(_END)[0].splitlines():
         name, *cells = (cell.strip(" `") for cell in line.strip("|").split("|"))
-        if cells and "/" in cells[-1]:
+        if cells and " / " in cells[-1]:
             usages = (Usage(*map(int, cell.split(" / "))) for cell in cells[1:])
             committed[name] = dict(zip(TARGETS, usages, strict=True))
     return committed
 
 
+def with_table(document: str, rows: Iterable[Row]) -> str:
+    """The document with this table in place of the one it has."""
+    before, _, rest = document.partition(_BEGIN)
+    return f"{before}{_BEGIN}\n{table(rows)}\n{_END}{rest.partition(_END)[2]}"
+
+
 def complaints(rows: Iterable[Row], committed: dict[str, dict[str, Usage]]) -> list[str]:
     """What is worse than the committed table says, or not in it."""
-    rows = list(rows)
-    found = [f"{name} is in the table, but no more among the kernels." for name in committed.keys() - {*names(rows)}]
+    gone = dict(committed)
+    found = []
     for row in rows:
+        gone.pop(row.name, None)
         if row.name not in committed:
             found.append(f"{row.name} is not in the table.")
             continue
@@ -191,12 +206,7 @@ def complaints(rows: Iterable[Row], committed: dict[str, dict[str, Usage]]) -> l
             allowed = committed[row.name][target].spilled_bytes
             if usage.spilled_bytes > allowed:
                 found.append(f"{row.name} spills {usage.spilled_bytes} bytes on {target}, the table says {allowed}.")
-    return sorted(found)
-
-
-def names(rows: Iterable[Row]) -> list[str]:
-    """The kernels of a table."""
-    return [row.name for row in rows]
+    return found + [f"{name} is in the table, but not among the kernels." for name in gone]
 
 
 def main() -> int:
@@ -212,10 +222,9 @@ def main() -> int:
         return 2
     rows = measure(options.processes)
     document = DOCUMENT.read_text(encoding="utf-8")
-    if options.write:
-        before, rest = document.split(_BEGIN)
-        DOCUMENT.write_text(f"{before}{_BEGIN}\n{table(rows)}\n{_END}{rest.split(_END)[1]}", encoding="utf-8")
     found = complaints(rows, parse_table(document)) if options.check else []
+    if options.write:
+        DOCUMENT.write_text(with_table(document, rows), encoding="utf-8")
     print("\n".join(found) if options.check else table(rows))
     print(f"{len(rows)} kernels compiled for {', '.join(TARGETS)}, {len(found)} complaints")
     return 1 if found else 0
