@@ -22,6 +22,10 @@ Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 AttentionBackendName = Literal["auto", "torch", "triton", "cpu", "flash_attn", "flashinfer"]
 
 
+#: A day, in seconds.
+_LONGEST_TIMEOUT = 86_400.0
+
+
 def _at_least(name: str, value: int, low: int) -> None:
     if value < low:
         raise ConfigError(f"{name} must be an integer >= {low}, got {value!r}.")
@@ -43,6 +47,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[str, Meta(description="`orrery-tiny`, `smollm2-135m`, a hub name or a folder")]
     dtype: Annotated[Dtype, Meta(description="dtype of weights and KV cache; auto: what suits the device")] = "auto"
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="auto: cuda if there is one, else cpu")] = "auto"
+    load_format: Annotated[
+        Literal["auto", "dummy"], Meta(description="auto: the checkpoint; dummy: random weights, to measure speed with")
+    ] = "auto"
     max_model_len: Annotated[int | None, Meta(description="longest prompt + output; None: the model's own limit")] = (
         None
     )
@@ -145,6 +152,43 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.method == "eagle"
 
 
+class GuidedDecodingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How grammars are compiled, and what that may cost."""
+
+    guided_decoding_backend: Annotated[
+        Literal["auto", "xgrammar"], Meta(description="who compiles grammars; auto: xgrammar")
+    ] = "auto"
+    guided_decoding_disable_any_whitespace: Annotated[
+        bool, Meta(description="let all JSON be written in one line, whatever its request says of white space")
+    ] = False
+    max_grammar_bytes: Annotated[
+        int, Meta(description="longest grammar: as the user wrote it, and as EBNF that was made of it")
+    ] = 2**18
+    grammar_compile_timeout: Annotated[
+        float, Meta(description="seconds after which a request whose grammar is not compiled ends with an error")
+    ] = 30.0
+    max_compiling_grammars: Annotated[int, Meta(description="grammars compiled at once, each in a thread")] = 2
+    grammar_cache_bytes: Annotated[
+        int, Meta(description="bytes of compiled grammars to keep, and of the largest that is accepted")
+    ] = 2**28
+    max_automaton_states: Annotated[
+        int, Meta(description="most states of a grammar that the trace draws; the rest is one state more")
+    ] = 128
+
+    def __post_init__(self) -> None:
+        _one_of("guided_decoding_backend", self.guided_decoding_backend, ("auto", "xgrammar"))
+        _at_least("max_grammar_bytes", self.max_grammar_bytes, 1)
+        # Written so that NaN, for which every comparison is false, fails it.
+        if not 0.0 < self.grammar_compile_timeout <= _LONGEST_TIMEOUT:
+            raise ConfigError(
+                f"grammar_compile_timeout must be in (0, {_LONGEST_TIMEOUT:g}] seconds, "
+                f"got {self.grammar_compile_timeout!r}."
+            )
+        _at_least("max_compiling_grammars", self.max_compiling_grammars, 1)
+        _at_least("grammar_cache_bytes", self.grammar_cache_bytes, 1)
+        _at_least("max_automaton_states", self.max_automaton_states, 2)
+
+
 class TraceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether and how finely a run is recorded."""
 
@@ -168,6 +212,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         default_factory=ExecutionConfig
     )
     speculative: Annotated[SpeculativeConfig | None, Meta(description="speculative decoding; null: none")] = None
+    guided_decoding: Annotated[GuidedDecodingConfig, Meta(description="how grammars are compiled")] = msgspec.field(
+        default_factory=GuidedDecodingConfig
+    )
     trace: Annotated[TraceConfig, Meta(description="what is recorded")] = msgspec.field(default_factory=TraceConfig)
 
     def __post_init__(self) -> None:
@@ -315,6 +362,7 @@ _PARTS: dict[str, type[msgspec.Struct]] = {
     "cache": CacheConfig,
     "scheduler": SchedulerConfig,
     "execution": ExecutionConfig,
+    "guided_decoding": GuidedDecodingConfig,
     "trace": TraceConfig,
 }
 _PART_OF_ARGUMENT = {

@@ -26,6 +26,8 @@ from engine.frontend.parallel_sampling import fan_out
 from engine.frontend.processor import Processor
 from engine.frontend.prompts import Prompt, PromptContent
 from engine.frontend.tokenizer import Tokenizer
+from engine.guided.compiler import GrammarCompiler
+from engine.guided.xgrammar_backend import XGrammarBackend
 from engine.loop.inproc_client import InprocClient
 from engine.loop.interrupt import InterruptBetweenSteps
 from engine.metrics import MetricsCollector, RunMetrics
@@ -105,8 +107,14 @@ class LLMEngine:
                 executor.record_to(recorder)
             # What the core decides is all that metrics follow from; text and tensors are the trace file's alone.
             heard = Recorder.to_listener(collector) if recorder is None and collector is not None else recorder
-            core = EngineCore(config, kv_cache, model.max_model_len, heard)
-            client = InprocClient(core, executor, async_scheduling=config.scheduler.async_scheduling)
+            guided = config.guided_decoding
+            compiler = GrammarCompiler(
+                tokenizer, model.vocab_size, model.eos_token_ids, guided, draws=recorder is not None
+            )
+            grammar_backend = XGrammarBackend(compiler, guided)
+            open_parts.callback(grammar_backend.shutdown)
+            core = EngineCore(config, kv_cache, model.max_model_len, heard, grammar_backend)
+            client = InprocClient(core, executor, grammar_backend, async_scheduling=config.scheduler.async_scheduling)
             open_parts.callback(client.shutdown)
             # Also when the engine is dropped, or the program ends: the trace file must be whole.
             self._finalizer = weakref.finalize(self, open_parts.pop_all().close)
@@ -118,7 +126,14 @@ class LLMEngine:
         self._recorder = recorder
         self._collector = collector
         self._client = client
-        self._processor = Processor(tokenizer, model, config.model.seed, config.model.max_logprobs, logits_processors)
+        self._processor = Processor(
+            tokenizer,
+            model,
+            config.model.seed,
+            config.model.max_logprobs,
+            logits_processors,
+            disable_any_whitespace=guided.guided_decoding_disable_any_whitespace,
+        )
         self._output_processor = OutputProcessor(tokenizer, recorder)
         self._num_arrived = 0
         self._undelivered: list[RequestOutput] = []

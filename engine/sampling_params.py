@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from engine.errors import RequestError
+from engine.guided_decoding import GrammarSpec as GrammarSpec
+from engine.guided_decoding import GuidedDecodingParams
 from engine.plain_values import is_int, plain_bool, plain_float, plain_int, require_json, require_text, shown
 
 #: Temperatures up to this one are greedy: dividing logits by less would overflow float32 long before it mattered.
@@ -44,16 +46,6 @@ _SWITCHES = (
 )
 
 
-class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the output of a guided request must match."""
-
-    kind: Annotated[
-        Literal["choice", "regex", "json", "json_object", "grammar", "structural_tag"],
-        Meta(description="the language it is written in"),
-    ]
-    text: Annotated[str, Meta(description="the pattern, schema or EBNF itself; choices and schemas as JSON")]
-
-
 class RequestOutputKind(enum.Enum):
     """What the outputs of a request's steps hold."""
 
@@ -69,8 +61,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """How to sample one request. Immutable; validated when it is made.
 
     The logits of a row go through, in this order: `allowed_token_ids`, `bad_words`, `logit_bias`, the tokens hidden by
-    `min_tokens`, custom logits processors, the penalties, `temperature`, `min_p`, `top_k`, `top_p`; then a token is
-    drawn.
+    `min_tokens`, custom logits processors, the penalties, the mask of `guided_decoding`, `temperature`, `min_p`,
+    `top_k`, `top_p`; then a token is drawn.
+
+    Where the grammar of a guided request allows nothing more, the request ends, whatever `min_tokens` and `ignore_eos`
+    say.
 
     Raises:
         RequestError: a value is out of its range, with the range.
@@ -129,6 +124,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ] = True
     truncate_prompt_tokens: Annotated[
         int | None, Meta(description="keep only so many of the prompt's last tokens; -1: as many as the model can read")
+    ] = None
+    guided_decoding: Annotated[
+        GuidedDecodingParams | None, Meta(description="what the output must look like; None: anything")
     ] = None
     output_kind: Annotated[RequestOutputKind, Meta(description="0: cumulative, 1: deltas, 2: at the end only")] = (
         RequestOutputKind.CUMULATIVE
@@ -212,6 +210,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             if not isinstance(self.extra_args, dict):
                 raise RequestError(f"extra_args must be a dict, got {type(self.extra_args).__name__}.")
             require_json("extra_args", self.extra_args)
+        if self.guided_decoding is not None and not isinstance(self.guided_decoding, GuidedDecodingParams):
+            raise RequestError(
+                f"guided_decoding must be GuidedDecodingParams, got {type(self.guided_decoding).__name__}."
+            )
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise RequestError("allowed_token_ids must hold at least one token id, got none.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,11 +13,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from engine.errors import OrreryError
+from engine.trace.events import EventClass
 from engine.trace.file import read_trace
 
 if TYPE_CHECKING:
+    from engine.core.seams import GrammarBackend
     from engine.trace.events import Event
+    from engine.trace.file import Trace
     from sim.replay import Divergence
+
+#: Imports torch and xgrammar, which the simulator does without: named here, and imported only if a trace asks for it.
+_GRAMMAR_BACKEND = "engine.guided.recompute:recomputing_backend"
 
 _TraceFile = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, .jsonl or .jsonl.zst.")]
 
@@ -28,13 +36,18 @@ def replay(trace_file: _TraceFile) -> None:
     console = Console(highlight=False, soft_wrap=True)
     started = time.perf_counter()
     trace = read_trace(trace_file)
-    report = run_replay(trace)
+    grammar_backend, why_trusted = _grammar_backend(trace)
+    report = run_replay(trace, grammar_backend)
     seconds = time.perf_counter() - started
     if report.truncated:
         console.print(Text(report.truncated, "yellow"))
     console.print(
         Text(f"{trace_file.name}: {report.num_steps} steps, {report.num_inputs} inputs, replayed in {seconds:.2f} s")
     )
+    if report.num_recomputed:
+        console.print(Text(f"{report.num_recomputed} derived events were recomputed and agree"))
+    elif report.num_trusted:
+        console.print(Text(f"{report.num_trusted} derived events are trusted: {why_trusted}", "yellow"))
     if report.divergence is not None:
         _show_divergence(console, report.divergence)
     console.print(Text(str(report), "bold red" if report.divergence else "bold green"))
@@ -56,6 +69,19 @@ def check(
         console.print(Text(trace.truncated, "yellow"))
     console.print(render(report, verbose=verbose))
     raise typer.Exit(int(bool(report.violations)))
+
+
+def _grammar_backend(trace: Trace) -> tuple[GrammarBackend | None, str]:
+    """What recomputes the derived events of a trace, if it has any; else None, and why there is nothing."""
+    if not trace.of_class(EventClass.DERIVED):
+        return None, ""
+    module, _, function = _GRAMMAR_BACKEND.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)(trace.header), ""
+    except ImportError as error:
+        return None, f"{error.name or error} is not installed"
+    except OrreryError as error:
+        return None, str(error)
 
 
 def _show_divergence(console: Console, divergence: Divergence) -> None:

@@ -9,6 +9,7 @@ import bisect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from engine.automaton import Automaton
 from engine.core.messages import RequestStatus
 from engine.trace import events as ev
 from sim.plan import PlanState
@@ -212,6 +213,23 @@ def _update_request(state: State, event: ev.UpdateRequest) -> None:
 # --- grammar ----------------------------------------------------------------------------------------------
 
 
+def _grammar_ready(state: State, event: ev.GrammarReady) -> None:
+    request = _living(state, event.request)
+    request.automaton = event.automaton or _automaton_of_equal(state, request)
+    request.automaton_state = None if request.automaton is None else 0
+
+
+def _automaton_of_equal(state: State, request: RequestState) -> Automaton | None:
+    """What an earlier request with the same grammar was drawn as: the trace says it once."""
+    earlier = (each for each in state.requests.values() if each.grammar == request.grammar)
+    return next((each.automaton for each in earlier if each.automaton is not None), None)
+
+
+def _grammar_advanced(state: State, event: ev.GrammarAdvanced) -> None:
+    if event.after:
+        _living(state, event.request).automaton_state = event.after[-1]
+
+
 def _grammar_failed(state: State, event: ev.GrammarFailed) -> None:
     _living(state, event.request).failure = event.why
 
@@ -322,7 +340,9 @@ FOLDS: dict[type[ev.Event], Callable[[State, Any], None]] = {
     ev.StepOutput: _step_output,
     ev.ExecutorFailed: _executor_failed,
     ev.UpdateRequest: _update_request,
+    ev.GrammarReady: _grammar_ready,
     ev.GrammarFailed: _grammar_failed,
+    ev.GrammarAdvanced: _grammar_advanced,
     ev.KVLookup: _kv_lookup,
     ev.KVAllocated: _kv_allocated,
     ev.KVTouched: _kv_touched,

@@ -6,9 +6,10 @@ from collections import deque
 from typing import TypeVar
 
 from engine.core.messages import GrammarBitmask, ModelRunnerOutput, SchedulerOutput
+from engine.core.seams import AutomatonSteps
 from engine.errors import ForwardError, TraceError
 from engine.sampling_params import GrammarSpec
-from engine.trace.events import ExecutorFailed, KVTransferFinished, KVTransferMatched, StepOutput
+from engine.trace.events import ExecutorFailed, GrammarAdvanced, KVTransferFinished, KVTransferMatched, StepOutput
 from engine.trace.file import Trace
 
 _Answer = TypeVar("_Answer", KVTransferMatched, KVTransferFinished)
@@ -57,7 +58,18 @@ class RecordedExecutor:
 
 
 class RecordedGrammarBackend:
-    """A `GrammarBackend` that compiles nothing: when a grammar was ready, and what it let through, is recorded."""
+    """A `GrammarBackend` that compiles nothing: when a grammar was ready, and where tokens led on it, is recorded.
+
+    Args:
+        trace: the recording; None: nothing is known of any grammar.
+    """
+
+    def __init__(self, trace: Trace | None = None) -> None:
+        self._steps: dict[int, deque[AutomatonSteps]] = {}
+        for event in trace.events if trace is not None else ():
+            if isinstance(event, GrammarAdvanced):
+                steps = AutomatonSteps(event.before, event.after, event.terminated)
+                self._steps.setdefault(event.request, deque()).append(steps)
 
     def grammar_init(self, serial: int, grammar: GrammarSpec) -> None:
         """The trace holds the answer, as `grammar.ready` or `grammar.failed`."""
@@ -66,8 +78,13 @@ class RecordedGrammarBackend:
         """No logits are masked here: only which rows would be."""
         return GrammarBitmask(serials=[serial for serial, _ in rows], words=None)
 
-    def accept_tokens(self, serial: int, token_ids: list[int]) -> None:
-        """The recorded tokens were allowed."""
+    def describe_masks(self, bitmask: GrammarBitmask) -> None:
+        """What the trace says of them is trusted."""
+
+    def accept_tokens(self, serial: int, token_ids: list[int]) -> AutomatonSteps | None:
+        """The recorded tokens were allowed, and where they led is trusted; None where the trace does not say."""
+        steps = self._steps.get(serial)
+        return steps.popleft() if steps else None
 
     def release(self, serial: int) -> None:
         """Nothing is kept."""

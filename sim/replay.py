@@ -3,6 +3,9 @@
 Every decision is stripped from the trace. A fresh `EngineCore` (the very code that made the recording) is fed the
 inputs alone, and must bring forth the same decisions, field by field, between the same inputs. Only `seq` and `ts`
 are not compared: they count the observations too, and tell the time.
+
+What is derived from the inputs by a backend (the masks of a grammar, the states of its automaton) is recomputed and
+compared like a decision if the replay is given that backend, and else trusted.
 """
 
 from __future__ import annotations
@@ -14,12 +17,14 @@ import msgspec
 
 from engine.core.engine_core import EngineCore
 from engine.core.messages import EngineCoreRequest, ForwardFailure
+from engine.core.seams import GrammarBackend
 from engine.errors import ForwardError, OrreryError
 from engine.trace.events import (
     CacheResetAsked,
     Event,
     EventClass,
     ExecutorFailed,
+    GrammarBitmaskFilled,
     GrammarFailed,
     GrammarReady,
     KVTransferDone,
@@ -67,6 +72,10 @@ class ReplayReport(NamedTuple):
     divergence: Divergence | None
     truncated: str | None
     """If the trace ends in the middle of a step, or its file was cut short: where, in one sentence."""
+    num_recomputed: int = 0
+    """Derived events that were recomputed and agreed."""
+    num_trusted: int = 0
+    """Derived events that nobody recomputed."""
 
     @property
     def num_divergences(self) -> int:
@@ -81,18 +90,19 @@ class ReplayReport(NamedTuple):
 class _Collector:
     """Takes the events of the replayed core, and stamps them as the recorder of the original did."""
 
-    def __init__(self, engine: int, rank: int) -> None:
+    def __init__(self, engine: int, rank: int, compared: frozenset[EventClass]) -> None:
         self.step = 0
         self.decisions: list[Event] = []
         self._engine, self._rank = engine, rank
+        self._compared = compared
 
     def emit(self, event: Event) -> None:
-        if event.kind is EventClass.DECISION:
+        if event.kind in self._compared:
             event.step, event.engine, event.rank = self.step, self._engine, self._rank
             self.decisions.append(event)
 
     def take(self) -> list[Event]:
-        """The decisions since the last call."""
+        """The decisions, and what was derived, since the last call."""
         decisions, self.decisions = self.decisions, []
         return decisions
 
@@ -105,19 +115,26 @@ class _Exchange(NamedTuple):
 
 
 class Replay:
-    """A core that is being fed a trace."""
+    """A core that is being fed a trace.
 
-    def __init__(self, trace: Trace) -> None:
+    Args:
+        trace: what was recorded.
+        grammar_backend: one that compiles a grammar the moment it is asked to; None: what the trace says is trusted.
+    """
+
+    def __init__(self, trace: Trace, grammar_backend: GrammarBackend | None = None) -> None:
         self.trace = trace
         header = trace.header
-        self._collector = _Collector(header.engine, header.rank)
+        self._recomputes = grammar_backend is not None
+        self._compared = frozenset({EventClass.DECISION, *([EventClass.DERIVED] if self._recomputes else [])})
+        self._collector = _Collector(header.engine, header.rank, self._compared)
         connector = RecordedKVConnector(trace)
         self.core = EngineCore(
             header.config,
             header.kv_cache,
             header.model.max_model_len,
             self._collector,
-            RecordedGrammarBackend(),
+            grammar_backend or RecordedGrammarBackend(trace),
             connector if connector.was_used else None,
         )
         self._executor = RecordedExecutor(trace)
@@ -126,15 +143,17 @@ class Replay:
 
     def run(self) -> ReplayReport:
         """Feed every input and compare every decision, up to the first that differs."""
-        num_decisions = num_inputs = 0
+        num_inputs = 0
+        agreed_events: list[Event] = []
         divergence, truncated = None, self.trace.truncated
-        exchanges = list(_exchanges(self.trace.events))
+        exchanges = list(_exchanges(self.trace.events, self._compared))
         for index, exchange in enumerate(exchanges):
             refusal = self._feed(exchange.input) if exchange.input is not None else None
             num_inputs += exchange.input is not None
+            refusal = refusal or self._fill_bitmasks(exchange.recorded)
             recomputed = self._collector.take()
             agreed = _num_agreed(exchange.recorded, recomputed)
-            num_decisions += agreed
+            agreed_events += exchange.recorded[:agreed]
             if agreed == len(exchange.recorded):
                 if agreed == len(recomputed) and not refusal:
                     continue
@@ -143,7 +162,17 @@ class Replay:
                     continue
             divergence = self._diverge(exchange, recomputed, agreed, refusal)
             break
-        return ReplayReport(num_decisions, num_inputs, self.core.scheduler.step, divergence, truncated)
+        num_decisions = sum(event.kind is EventClass.DECISION for event in agreed_events)
+        num_derived = len(self.trace.of_class(EventClass.DERIVED))
+        return ReplayReport(
+            num_decisions,
+            num_inputs,
+            self.core.scheduler.step,
+            divergence,
+            truncated,
+            num_recomputed=len(agreed_events) - num_decisions,
+            num_trusted=0 if self._recomputes else num_derived,
+        )
 
     def _may_be_cut(self, refusal: str | None) -> bool:
         """Whether a crash may have cut the file between an input and the end of its decisions.
@@ -179,6 +208,16 @@ class Replay:
             return f"the core refuses this input: {error}"
         return None
 
+    def _fill_bitmasks(self, recorded: list[Event]) -> str | None:
+        """Ask for the masks that were asked for here. Returns why the core refuses, if it does."""
+        try:
+            for event in recorded:
+                if isinstance(event, GrammarBitmaskFilled):
+                    self.core.grammar_bitmask(event.step)
+        except (ValueError, LookupError) as error:
+            return f"no mask can be filled: {error}"
+        return None
+
     def _add(self, event: RequestAdded) -> str | None:
         serial = self.core.add(
             EngineCoreRequest(
@@ -202,7 +241,7 @@ class Replay:
 
     def _update(self, step: int) -> None:
         try:
-            self.core.update(step, self._executor.sample_tokens(self.core.grammar_bitmask(step)))
+            self.core.update(step, self._executor.sample_tokens(None))
         except ForwardError as error:
             self.core.update(step, ForwardFailure(step=step, why=str(error)))
 
@@ -237,19 +276,24 @@ class Replay:
         return event.step if event is not None else 0
 
 
-def replay(trace: Trace) -> ReplayReport:
-    """Run a trace's inputs through a fresh engine core and compare the decisions with the recorded ones."""
-    return Replay(trace).run()
+def replay(trace: Trace, grammar_backend: GrammarBackend | None = None) -> ReplayReport:
+    """Run a trace's inputs through a fresh engine core and compare the decisions with the recorded ones.
+
+    Args:
+        trace: what was recorded.
+        grammar_backend: to recompute what follows from grammars, too; one that compiles a grammar at once.
+    """
+    return Replay(trace, grammar_backend).run()
 
 
-def _exchanges(events: list[Event]) -> Iterator[_Exchange]:
+def _exchanges(events: list[Event], compared: frozenset[EventClass]) -> Iterator[_Exchange]:
     """Cut a trace before every call. Observations are left out, and answers: the recorded twins give those."""
     current = _Exchange(None, [])
     for event in events:
         if event.kind is EventClass.INPUT and not event.is_answer:
             yield current
             current = _Exchange(event, [])
-        elif event.kind is EventClass.DECISION:
+        elif event.kind in compared:
             current.recorded.append(event)
     yield current
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from engine.automaton import Automaton
 from engine.core.messages import RequestStatus
 from engine.inputs import LoRARequest, MultiModalFeature
 from engine.sampling_params import GrammarSpec, SamplingParams
@@ -50,6 +51,10 @@ class RequestState:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     abort_cause: str | None = None
+    automaton: Automaton | None = None
+    """Its grammar, drawn; None if it is not guided, not ready yet, or cannot be drawn."""
+    automaton_state: int | None = None
+    """Where its output stands on it."""
     failure: str | None = None
     """Why its grammar could not be compiled, or why the forward pass that ended it failed."""
     first_scheduled_step: int | None = None
@@ -123,6 +128,8 @@ class RequestState:
             self.finish_reason,
             self.stop_reason,
             self.abort_cause,
+            self.automaton,
+            self.automaton_state,
             self.failure,
             self.first_scheduled_step,
             self.first_token_step,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from engine.automaton import Automaton
 from engine.config import EngineConfig, KVCacheConfig
 from engine.core.kv_cache.stats import PrefixCacheStats
 from engine.core.messages import (
@@ -124,12 +125,17 @@ class EngineCore:
             self.scheduler.finish(request, RequestStatus.FINISHED_ABORTED, f"aborted: {cause}")
         return [request.request_id for request in aborted]
 
-    def grammar_ready(self, request_id: str) -> None:
-        """The grammar of a request is compiled: it may be admitted from now on. Ignored if it has ended."""
+    def grammar_ready(self, request_id: str, automaton: Automaton | None = None) -> None:
+        """The grammar of a request is compiled: it may be admitted from now on. Ignored if it has ended.
+
+        Args:
+            request_id: the request.
+            automaton: what the trace draws of its grammar; None if it cannot be drawn, or has been for another request.
+        """
         request = self.requests.get(request_id)
         if request is not None and request.grammar is not None:
             if self._trace is not None:
-                self._trace.emit(GrammarReady(request=request.serial))
+                self._trace.emit(GrammarReady(request=request.serial, automaton=automaton))
             self.structured_output_manager.mark_ready(request)
 
     def grammar_failed(self, request_id: str, why: str) -> EngineCoreOutputs:
@@ -171,6 +177,8 @@ class EngineCore:
 
         Asked between the forward pass and the sampling, not while the step is planned: see `seams.Executor`.
         """
+        if self._trace is not None:
+            self._trace.step = step
         return self.structured_output_manager.grammar_bitmask(self.scheduler.in_flight.plan_of(step))
 
     def update(self, step: int, output: ModelRunnerOutput | ForwardFailure) -> EngineCoreOutputs:

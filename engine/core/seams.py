@@ -5,7 +5,7 @@ Each has a real side that computes and a recorded or modelled twin in `sim` that
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from engine.core.messages import GrammarBitmask, ModelRunnerOutput, SchedulerOutput
 from engine.sampling_params import GrammarSpec
@@ -32,6 +32,28 @@ class Executor(Protocol):
         """Give back what the executor holds; it is not used again."""
 
 
+class MaskFacts(NamedTuple):
+    """What the trace is told of one mask."""
+
+    digest: str
+    """Hexadecimal; equal masks have the same."""
+    num_allowed: int
+    """Tokens of the vocabulary that it allows."""
+    words: bytes
+    """The mask: int32 in little-endian order, bit i of word w for token 32 w + i."""
+
+
+class AutomatonSteps(NamedTuple):
+    """Where tokens have led on the automaton that the trace draws of a grammar."""
+
+    before: int | None
+    """State before them; None where the automaton is not drawn."""
+    after: list[int | None]
+    """State after each of them."""
+    terminated: bool
+    """Whether EOS came where the grammar allows it: nothing may follow."""
+
+
 class GrammarBackend(Protocol):
     """Compiles grammars and walks their automata."""
 
@@ -40,10 +62,16 @@ class GrammarBackend(Protocol):
         `grammar_failed`."""
 
     def fill_bitmask(self, rows: list[tuple[int, tuple[int, ...]]]) -> GrammarBitmask:
-        """The allowed tokens of each (serial, draft tokens): one mask per draft, and one behind the last."""
+        """The allowed tokens of each (serial, draft tokens): one mask before each draft, and one behind the last."""
 
-    def accept_tokens(self, serial: int, token_ids: list[int]) -> None:
-        """Advance a request's automaton over tokens that its mask allowed."""
+    def describe_masks(self, bitmask: GrammarBitmask) -> list[MaskFacts] | None:
+        """What the trace is told of masks just filled, one by one; None if this backend knows no masks."""
+
+    def accept_tokens(self, serial: int, token_ids: list[int]) -> AutomatonSteps | None:
+        """Advance a request's automaton over tokens that its masks allowed; None if nothing is known of it.
+
+        Drafts are no business of it until they are accepted: masks behind drafts leave an automaton where it was.
+        """
 
     def release(self, serial: int) -> None:
         """Forget a request."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from engine.core.messages import GrammarBitmask, RequestStatus
 from engine.core.request import Request
-from engine.core.scheduler.plan import StepPlan
+from engine.core.scheduler.plan import PlannedRow, StepPlan
 from engine.core.seams import GrammarBackend
 from engine.errors import RequestError
-from engine.trace.events import GrammarRequested
+from engine.trace.events import GrammarAdvanced, GrammarBitmaskFilled, GrammarRequested
 from engine.trace.recorder import EventSink
 
 
@@ -22,6 +22,8 @@ class StructuredOutputManager:
         self._backend = backend
         self._trace = trace
         self._ready: set[int] = set()
+        self._shown_masks: set[str] = set()
+        """Digests of the masks whose words the trace has."""
 
     def require_backend(self) -> None:
         """Refuse a guided request where nothing could guide it.
@@ -51,19 +53,59 @@ class StructuredOutputManager:
         return request.serial in self._ready
 
     def grammar_bitmask(self, plan: StepPlan) -> GrammarBitmask | None:
-        """Which tokens each guided row of a step may sample, one mask per draft position; None if no row is guided."""
-        guided = [row for row in plan.rows.values() if row.request.grammar is not None]
+        """Which tokens each guided row of a step may sample: one mask before each of its drafts, and one behind the
+        last; None if no row is guided.
+
+        Left out are rows that sample nothing yet, and those whose request has ended while the step ran.
+        """
+        guided = [row for row in plan.rows.values() if row.request.grammar is not None and _samples(row)]
         if not guided or self._backend is None:
             return None
-        return self._backend.fill_bitmask([(row.request.serial, row.scheduled.draft_token_ids) for row in guided])
+        rows = [(row.request.serial, row.scheduled.draft_token_ids) for row in guided]
+        bitmask = self._backend.fill_bitmask(rows)
+        if self._trace is not None:
+            self._emit_filled(self._trace, rows, bitmask)
+        return bitmask
 
-    def accept_tokens(self, request: Request, token_ids: list[int]) -> None:
-        """Advance a request's automaton over the tokens appended to its output."""
-        if request.grammar is not None and self._backend is not None:
-            self._backend.accept_tokens(request.serial, token_ids)
+    def accept_tokens(self, request: Request, token_ids: list[int]) -> bool:
+        """Advance a request's automaton over the tokens appended to its output. Returns whether its grammar has come to
+        its end."""
+        if request.grammar is None or self._backend is None or not token_ids:
+            return False
+        steps = self._backend.accept_tokens(request.serial, token_ids)
+        if self._trace is not None and steps is not None:
+            self._trace.emit(
+                GrammarAdvanced(
+                    request=request.serial, before=steps.before, after=steps.after, terminated=steps.terminated
+                )
+            )
+        return steps is not None and steps.terminated
 
     def release(self, request: Request) -> None:
         """Let the backend forget a request that has ended."""
         if request.grammar is not None and self._backend is not None:
             self._ready.discard(request.serial)
             self._backend.release(request.serial)
+
+    def _emit_filled(self, trace: EventSink, rows: list[tuple[int, tuple[int, ...]]], bitmask: GrammarBitmask) -> None:
+        assert self._backend is not None
+        masks = self._backend.describe_masks(bitmask)
+        if masks is None:
+            return
+        new = {mask.digest: mask.words for mask in masks if mask.digest not in self._shown_masks}
+        self._shown_masks.update(new)
+        per_row = iter(masks)
+        shown = [[next(per_row) for _ in range(1 + len(drafts))] for _, drafts in rows]
+        trace.emit(
+            GrammarBitmaskFilled(
+                requests=bitmask.serials,
+                num_allowed=[[mask.num_allowed for mask in row] for row in shown],
+                digests=[[mask.digest for mask in row] for row in shown],
+                words=new,
+            )
+        )
+
+
+def _samples(row: PlannedRow) -> bool:
+    """Whether a step in flight brings tokens of this row: it lives, and nothing of it is left to compute."""
+    return not row.request.status.is_finished and row.scheduled.num_tokens_after >= row.request.num_tokens

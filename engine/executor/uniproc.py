@@ -64,16 +64,13 @@ class UniProcExecutor:
         """Sample from the logits of the step that ran last.
 
         Raises:
-            ForwardError: its forward pass or its sampling failed, or a row is guided, which the sampler cannot do; the
-                next step can run all the same.
+            ForwardError: its forward pass or its sampling failed; the next step can run all the same.
         """
         failure, self._failure = self._failure, None
         if failure is not None:
             raise _forward_error(failure) from failure
-        if grammar_bitmask is not None:
-            raise ForwardError("Guided requests are not supported yet.")
         try:
-            return self._worker.runner.sample_tokens()
+            return self._worker.runner.sample_tokens(grammar_bitmask)
         except Exception as error:
             raise _forward_error(error) from error
 

@@ -18,7 +18,7 @@ from engine.frontend.bad_words import bad_words_token_ids
 from engine.frontend.prompts import Prompt, PromptContent, read_prompt
 from engine.frontend.tokenizer import Tokenizer
 from engine.plain_values import MAX_INT, plain_int, require_text
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import GrammarSpec, SamplingParams
 
 if TYPE_CHECKING:
     from engine.sample.logits_processors import LogitsProcessor
@@ -40,6 +40,7 @@ class Processor:
         seed: the engine's seed, from which the seeds of requests without one are drawn.
         max_logprobs: most likely tokens that a request may ask to be told of; -1: the whole vocabulary.
         logits_processors: custom ones, which may refuse parameters.
+        disable_any_whitespace: let all guided JSON be written in one line.
     """
 
     def __init__(
@@ -49,12 +50,15 @@ class Processor:
         seed: int,
         max_logprobs: int = 20,
         logits_processors: Sequence[LogitsProcessor] = (),
+        *,
+        disable_any_whitespace: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._model = model
         self._seed = seed
         self._max_logprobs = max_logprobs
         self._logits_processors = logits_processors
+        self._disable_any_whitespace = disable_any_whitespace
 
     def process(
         self, request_id: str, prompt: Prompt, sampling_params: SamplingParams, *, arrival: int, priority: int = 0
@@ -89,6 +93,7 @@ class Processor:
             eos_token_ids=self._model.eos_token_ids,
             priority=priority,
             cache_salt=content.cache_salt,
+            grammar=self._grammar(sampling_params),
             prompt_embeds=content.embeds,
         )
         return ProcessedRequest(content.text, request)
@@ -162,7 +167,19 @@ class Processor:
             max_tokens=max_tokens,
             seed=seed,
             bad_words_token_ids=bad_words_token_ids(sampling_params.bad_words, self._tokenizer),
+            guided_decoding=None,  # it goes on as the request's grammar
         )
+
+    def _grammar(self, params: SamplingParams) -> GrammarSpec | None:
+        """What the output must match; None if anything."""
+        if params.guided_decoding is None:
+            return None
+        if not self._model.eos_token_ids:
+            raise RequestError("guided_decoding needs a model with an end-of-sequence token, which ends its output.")
+        spec = params.guided_decoding.spec()
+        if self._disable_any_whitespace and spec.kind in ("json", "json_object"):
+            spec = msgspec.structs.replace(spec, any_whitespace=False, whitespace_pattern=None)
+        return spec
 
 
 def _require_a_token(params: SamplingParams) -> None:

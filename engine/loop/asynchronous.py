@@ -20,6 +20,8 @@ from engine.core.engine_core import EngineCore
 from engine.core.messages import EngineCoreOutput, EngineCoreOutputs, ForwardFailure, ModelRunnerOutput
 from engine.core.seams import Executor
 from engine.errors import ForwardError
+from engine.guided.xgrammar_backend import XGrammarBackend
+from engine.loop.grammars import GrammarsInWork
 from engine.loop.synchronous import INTERRUPTED
 
 
@@ -36,10 +38,12 @@ class AsynchronousLoop:
     Args:
         core: the control plane; called from this thread alone.
         executor: called from one thread of its own, in order.
+        grammar_backend: the one that the core asks; None if it has none.
     """
 
-    def __init__(self, core: EngineCore, executor: Executor) -> None:
+    def __init__(self, core: EngineCore, executor: Executor, grammar_backend: XGrammarBackend | None = None) -> None:
         self._core = core
+        self._grammars = GrammarsInWork(core, grammar_backend)
         self._executor = executor
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="executor")
         self._in_flight: deque[_StepInFlight] = deque()
@@ -70,6 +74,7 @@ class AsynchronousLoop:
         self._thread.shutdown()
 
     def _step(self) -> EngineCoreOutputs:
+        self._untold += self._grammars.tell_core()
         plan = self._core.schedule()
         started = _StepInFlight(plan.step) if plan.rows else None
         if started:
@@ -80,7 +85,10 @@ class AsynchronousLoop:
             outputs = self._take_in(self._in_flight[0], self._in_flight[0].answer)
         if started:
             started.answer = self._thread.submit(self._executor.sample_tokens, self._core.grammar_bitmask(plan.step))
-        return outputs
+        elif not self._in_flight and not self._untold and not outputs.outputs:
+            self._grammars.wait()
+        untold, self._untold = self._untold, []
+        return EngineCoreOutputs(step=outputs.step, outputs=untold + outputs.outputs)
 
     def _take_in(self, oldest: _StepInFlight, answer: Future[ModelRunnerOutput]) -> EngineCoreOutputs:
         try:

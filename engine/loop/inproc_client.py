@@ -8,6 +8,7 @@ from engine.core.engine_core import EngineCore
 from engine.core.kv_cache.stats import PrefixCacheStats
 from engine.core.messages import EngineCoreOutputs, EngineCoreRequest
 from engine.core.seams import Executor
+from engine.guided.xgrammar_backend import XGrammarBackend
 from engine.loop.asynchronous import AsynchronousLoop
 from engine.loop.synchronous import SynchronousLoop
 
@@ -18,13 +19,22 @@ class InprocClient:
     Args:
         core: the control plane.
         executor: what runs its forward passes.
+        grammar_backend: the one that the core asks; None if it has none.
         async_scheduling: plan the next step while the last one runs.
     """
 
-    def __init__(self, core: EngineCore, executor: Executor, *, async_scheduling: bool = False) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        executor: Executor,
+        grammar_backend: XGrammarBackend | None = None,
+        *,
+        async_scheduling: bool = False,
+    ) -> None:
         self._core = core
         self._executor = executor
-        self._loop = AsynchronousLoop(core, executor) if async_scheduling else SynchronousLoop(core, executor)
+        loop = AsynchronousLoop if async_scheduling else SynchronousLoop
+        self._loop = loop(core, executor, grammar_backend)
 
     def add_request(self, request: EngineCoreRequest) -> int:
         """Hand a request to the core; it waits from now on. Returns its serial."""

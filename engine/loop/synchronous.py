@@ -6,14 +6,23 @@ from engine.core.engine_core import EngineCore
 from engine.core.messages import EngineCoreOutputs, ForwardFailure, ModelRunnerOutput, SchedulerOutput
 from engine.core.seams import Executor
 from engine.errors import ForwardError
+from engine.guided.xgrammar_backend import XGrammarBackend
+from engine.loop.grammars import GrammarsInWork
 
 
 class SynchronousLoop:
-    """Drives a core and an executor, one step at a time."""
+    """Drives a core and an executor, one step at a time.
 
-    def __init__(self, core: EngineCore, executor: Executor) -> None:
+    Args:
+        core: the control plane.
+        executor: runs its forward passes.
+        grammar_backend: the one that the core asks; None if it has none.
+    """
+
+    def __init__(self, core: EngineCore, executor: Executor, grammar_backend: XGrammarBackend | None = None) -> None:
         self._core = core
         self._executor = executor
+        self._grammars = GrammarsInWork(core, grammar_backend)
         self._untold: EngineCoreOutputs | None = None
 
     @property
@@ -30,16 +39,20 @@ class SynchronousLoop:
         if self._untold is not None:
             untold, self._untold = self._untold, None
             return untold
+        outputs = self._grammars.tell_core()
         plan = self._core.schedule()
         if not plan.rows:
-            return EngineCoreOutputs(step=plan.step, outputs=[])
+            if not outputs:
+                self._grammars.wait()
+            return EngineCoreOutputs(step=plan.step, outputs=outputs)
         try:
             answer = self._forward(plan)
         except BaseException:
             # Its KV may be half written: if the step stayed in flight, its hashes would promise what is not there.
-            self._untold = self._core.update(plan.step, ForwardFailure(step=plan.step, why=INTERRUPTED))
+            failed = self._core.update(plan.step, ForwardFailure(step=plan.step, why=INTERRUPTED))
+            self._untold = EngineCoreOutputs(step=plan.step, outputs=outputs + failed.outputs)
             raise
-        return self._core.update(plan.step, answer)
+        return EngineCoreOutputs(step=plan.step, outputs=outputs + self._core.update(plan.step, answer).outputs)
 
     def shutdown(self) -> None:
         """Nothing runs between two steps."""

@@ -55,6 +55,7 @@ JSON Lines in UTF-8: the first line is the **header**, every other line one **ev
 | --- | --- | --- |
 | input | a call into the core, or an answer that a collaborator gave it | feeds it in again, in this order |
 | decision | something the core returned or changed | regenerates it, and compares every field but `seq` and `ts` |
+| derived | a function of the inputs that needs a backend: masks of grammars | compares it, if it has the backend |
 | observation | text, timings, tensors | leaves it out |
 
 `orrery replay FILE` strips every decision, runs the engine core on the inputs alone, and must bring forth the same
@@ -80,9 +81,9 @@ In the order in which its events stand in the file:
    `request.status`, `schedule.request`; without the last one if it waits for KV from elsewhere; `schedule.skipped` for
    the first one that a reason kept out
 4. `step.scheduled`: the plan is complete, and its tokens count as computed
-5. `forward.inputs`, `forward.logits`, `step.executed`
-6. `step.output` or `executor.failed`, then `update.request` per row, and where a request ends `request.status`,
-   `kv_transfer.finished`, `kv.freed` or `kv.held`, `request.finished`
+5. `forward.inputs`, `grammar.bitmask` if a guided row samples, `forward.logits`, `step.executed`
+6. `step.output` or `executor.failed`, then per row `update.request`, of a guided one `grammar.advanced`, and where a
+   request ends `request.status`, `kv_transfer.finished`, `kv.freed` or `kv.held`, `request.finished`
 7. `token.pieces`, `output.text`
 
 Before the first step stands what the worker did to be ready: `worker.device_initialized`, `worker.model_loaded`,
@@ -225,6 +226,8 @@ def _type(node: inspect.Type) -> str:
             return " or ".join(_type(member) for member in members)
         case inspect.ListType() | inspect.VarTupleType():
             return f"list of {_plural(_type(node.item_type))}"
+        case inspect.TupleType():
+            return f"pair of {_plural(_type(node.item_types[0]))}"
         case inspect.DictType():
             return f"object of {_plural(_type(node.value_type))}"
         case inspect.StructType():

@@ -4,6 +4,8 @@ An event belongs to one *class*:
 
 - **input**: a call into the core, or an answer a collaborator gave it. A replay feeds these back in.
 - **decision**: something the core returned or changed. A replay regenerates these and compares every field.
+- **derived**: a function of the inputs that needs a backend. A replay recomputes and compares it where the backend is
+  at hand, and else trusts it.
 - **observation**: text, timings, tensors. Shown, never compared.
 
 and to a *level*, the lowest trace level at which it is written. One event stands for one step, or one request in one
@@ -21,6 +23,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
+from engine.automaton import Automaton
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts, TraceLevel
 from engine.inputs import LoRARequest, MultiModalFeature
 from engine.logprobs import TopLogprobs
@@ -35,10 +38,11 @@ class EventClass(enum.Enum):
 
     INPUT = "input"
     DECISION = "decision"
+    DERIVED = "derived"
     OBSERVATION = "observation"
 
 
-INPUT, DECISION, OBSERVATION = EventClass.INPUT, EventClass.DECISION, EventClass.OBSERVATION
+INPUT, DECISION, DERIVED, OBSERVATION = EventClass
 
 Serial = Annotated[int, Meta(description="serial of the request")]
 Group = Annotated[int, Meta(description="KV cache group")]
@@ -182,6 +186,10 @@ class GrammarReady(Event, tag="grammar.ready", kw_only=True):
 
     kind = INPUT
     request: Serial
+    automaton: Annotated[
+        Automaton | None,
+        Meta(description="the grammar, drawn; null if an earlier request has the same one, or it cannot be drawn"),
+    ] = None
 
 
 class GrammarFailed(Event, tag="grammar.failed", kw_only=True):
@@ -190,6 +198,37 @@ class GrammarFailed(Event, tag="grammar.failed", kw_only=True):
     kind = INPUT
     request: Serial
     why: Why
+
+
+class GrammarBitmaskFilled(Event, tag="grammar.bitmask", kw_only=True):
+    """The masks of a step: which tokens its guided rows may sample. A row has one mask before each of its drafts, and
+    one behind the last."""
+
+    kind = DERIVED
+    requests: Annotated[list[int], Meta(description="serials of the guided rows that sample, in the order of the plan")]
+    num_allowed: Annotated[list[list[int]], Meta(description="per row and mask, the tokens that it allows")]
+    digests: Annotated[
+        list[list[str]], Meta(description="per row and mask its name, hexadecimal; equal masks, equal names")
+    ]
+    words: Annotated[
+        dict[str, bytes],
+        Meta(
+            description="by name, the masks that this trace has not shown before: int32 in little-endian order, bit i "
+            "of word w for token 32 w + i, base64 in JSON"
+        ),
+    ]
+
+
+class GrammarAdvanced(Event, tag="grammar.advanced", kw_only=True):
+    """New tokens of a guided request were read by its automaton."""
+
+    kind = DERIVED
+    request: Serial
+    before: Annotated[
+        int | None, Meta(description="state of the drawn automaton before them; null where none is drawn")
+    ]
+    after: Annotated[list[int | None], Meta(description="state after each of them")]
+    terminated: Annotated[bool, Meta(description="the last of them ended the output: nothing may follow")]
 
 
 # --- step -------------------------------------------------------------------------------------------------------
@@ -575,6 +614,8 @@ AnyEvent = (
     | GrammarRequested
     | GrammarReady
     | GrammarFailed
+    | GrammarBitmaskFilled
+    | GrammarAdvanced
     | ScheduleCalled
     | StepStarted
     | ScheduleRequest

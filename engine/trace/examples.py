@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.automaton import Automaton, Edge
 from engine.config import (
     CacheConfig,
     EngineConfig,
@@ -76,9 +77,23 @@ _EVENTS: tuple[ev.Event, ...] = (
     ),
     ev.TokenPieces(token_ids=[390, 1530], pieces=[b" the", b" sea"]),
     ev.OutputText(request=1, delta=" sea", stop=None, finished=False),
-    ev.GrammarRequested(request=2, grammar_kind="regex", text="[0-9]{4}"),
-    ev.GrammarReady(request=2),
+    ev.GrammarRequested(request=2, grammar_kind="regex", text="[0-9]+%"),
+    ev.GrammarReady(
+        request=2,
+        automaton=Automaton(
+            num_states=3,
+            accepting=(2,),
+            edges=(Edge(0, 1, ((48, 57),)), Edge(1, 1, ((48, 57),)), Edge(1, 2, ((37, 37),))),
+        ),
+    ),
     ev.GrammarFailed(request=2, why="unbalanced bracket at position 3"),
+    ev.GrammarBitmaskFilled(
+        requests=[2],
+        num_allowed=[[10]],
+        digests=[["8a1f00c2d35e7b64"]],
+        words={"8a1f00c2d35e7b64": bytes.fromhex("0000ff03")},
+    ),
+    ev.GrammarAdvanced(request=2, before=0, after=[1], terminated=False),
     ev.ScheduleCalled(),
     ev.StepStarted(running=[0], waiting=[1, 2], num_waiting=2, token_budget=48, free_blocks=58),
     ev.ScheduleRequest(

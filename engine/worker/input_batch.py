@@ -51,7 +51,7 @@ class InputBatch:
         num_groups: int = 1,
     ) -> None:
         self.vocab_size = vocab_size
-        self._eos_token_ids = eos_token_ids
+        self.eos_token_ids = eos_token_ids
         self._device = device or torch.device("cpu")
         self._logits_processors = logits_processors
         self.block_tables = [BlockTable(max_num_seqs, max_model_len, block_size) for _ in range(num_groups)]
@@ -130,7 +130,7 @@ class InputBatch:
         custom = [made for each in self._logits_processors if (made := each.new_req_logits_processor(params))]
         if custom or RequestConstraints.needed(params):
             self._constraints[row] = RequestConstraints(
-                params, self._eos_token_ids, self.vocab_size, custom, self._device
+                params, self.eos_token_ids, self.vocab_size, custom, self._device
             )
         # With output there, they have been told: they came with its first token.
         if params.prompt_logprobs is not None and len(new.token_ids) == new.num_prompt_tokens:

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from engine.attention.backend import AttentionBackend
-from engine.core.messages import ModelRunnerOutput, SchedulerOutput
+from engine.core.messages import GrammarBitmask, ModelRunnerOutput, SchedulerOutput
 from engine.layers.attention import AttentionMetadata
 from engine.logprobs import TopLogprobs
 from engine.models.causal_lm import CausalLM
+from engine.sample.grammar_mask import mask_guided_rows
 from engine.sample.logprobs import top_logprobs
 from engine.sample.sampler import SamplingMetadata, process_logits, sample, truncated_logits, why_unsampled
 from engine.trace.events import ForwardLogits, StepExecuted
@@ -116,8 +118,12 @@ class ModelRunner:
         self._pending = _PendingStep(scheduler_output, inputs, execution, logits, prompt_logprobs, marks)
 
     @torch.inference_mode()
-    def sample_tokens(self) -> ModelRunnerOutput:
-        """Sample from the logits of the step whose forward pass ran last."""
+    def sample_tokens(self, grammar_bitmask: GrammarBitmask | None = None) -> ModelRunnerOutput:
+        """Sample from the logits of the step whose forward pass ran last.
+
+        Args:
+            grammar_bitmask: what its guided rows may sample; None if there are none.
+        """
         if self._pending is None:
             raise RuntimeError("sample_tokens was called without a step: execute_model comes first.")
         pending, self._pending = self._pending, None
@@ -131,6 +137,8 @@ class ModelRunner:
             rows = inputs.rows[inputs.sampled]
             metadata = self.batch.sampling_metadata(rows, self._device)
             processed = process_logits(pending.logits, metadata)
+            if grammar_bitmask is not None:
+                processed = self._mask(processed, pending.logits, grammar_bitmask, inputs, metadata)
             on_device = sample(processed, metadata)
             # NaN is the maximum of its row, so that one number per row says whether it could be sampled.
             tokens, largest = read_back(on_device, processed.amax(dim=-1))
@@ -156,6 +164,25 @@ class ModelRunner:
             logprobs=logprobs,
             prompt_logprobs=pending.prompt_logprobs,
             errors=errors or None,
+        )
+
+    def _mask(
+        self,
+        processed: Tensor,
+        logits: Tensor,
+        grammar_bitmask: GrammarBitmask,
+        inputs: StepInputs,
+        metadata: SamplingMetadata,
+    ) -> Tensor:
+        row_of = {inputs.serials[place]: row for row, place in enumerate(inputs.sampled.tolist())}
+        rows = np.array([row_of[serial] for serial in grammar_bitmask.serials], dtype=np.int64)
+        return mask_guided_rows(
+            processed,
+            logits,
+            grammar_bitmask.words,
+            to_device(rows, self._device),
+            self.batch.eos_token_ids,
+            constrained=bool(metadata.constrained),
         )
 
     def _logprobs(

@@ -27,6 +27,9 @@ class ToyGrammarBackend:
         """Everything is allowed, to those who live."""
         return GrammarBitmask(serials=[serial for serial, _ in rows], words=None)
 
+    def describe_masks(self, bitmask: GrammarBitmask) -> None:
+        """There are none."""
+
     def accept_tokens(self, serial: int, token_ids: list[int]) -> None:
         """A guided request has put out tokens."""
         self.living[serial] += token_ids

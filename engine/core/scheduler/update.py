@@ -53,8 +53,9 @@ def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput
             request.spec_token_ids = draft_token_ids
         if scheduler.trace is not None:
             _emit_update(scheduler.trace, row, appended, len(token_ids) - len(appended), num_rejected, None)
-        if request.grammar is not None:
-            scheduler.structured_output_manager.accept_tokens(request, appended)
+        if request.grammar is not None and scheduler.structured_output_manager.accept_tokens(request, appended):
+            # It sampled EOS, perhaps before its min_tokens or under ignore_eos: its grammar left it nothing else.
+            stop = stop or Stop(RequestStatus.FINISHED_STOPPED, None)
         if stop:
             scheduler.finish(request, stop.status, _why_stopped(stop), stop.stop_reason)
         if appended:
