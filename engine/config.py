@@ -121,7 +121,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     cudagraph_capture_sizes: Annotated[
         tuple[int, ...] | None,
-        Meta(description="batch sizes of decodes to capture; null: 1, 2, 4, 8, 16, 24, … 512, as max_num_seqs needs"),
+        Meta(description="batch sizes of decodes to capture; None: 1, 2, 4, 8, 16, 24, … 512, as max_num_seqs needs"),
     ] = None
     compilation_level: Annotated[
         Literal[0, 3], Meta(description="0: layers run as they stand; 3: torch.compile generates code for them")

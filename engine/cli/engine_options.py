@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import msgspec
 from typer import Option
 
-from engine.config import CacheConfig, ModelConfig, SchedulerConfig
+from engine.config import CacheConfig, ExecutionConfig, ModelConfig, SchedulerConfig
 
-_PARTS = (ModelConfig, SchedulerConfig, CacheConfig)
+_PARTS = (ModelConfig, SchedulerConfig, CacheConfig, ExecutionConfig)
 _OWN = ("model",)
 """Every command has its own option for these."""
 
@@ -65,8 +65,13 @@ def _kind_and_description(hint: Any) -> tuple[type, str]:
     allowed, meta = typing.get_args(hint)
     if typing.get_origin(allowed) in (typing.Union, types.UnionType):
         (allowed,) = (each for each in typing.get_args(allowed) if each is not type(None))
-    # The engine itself says which words it allows, in a better sentence.
-    return str if typing.get_origin(allowed) is typing.Literal else allowed, meta.description
+    if typing.get_origin(allowed) is typing.Literal:
+        # The engine itself says which values it allows, in a better sentence.
+        allowed = type(typing.get_args(allowed)[0])
+    elif typing.get_origin(allowed) is tuple:  # an option that may be repeated
+        (item, _) = typing.get_args(allowed)
+        allowed = list[item]  # type: ignore[valid-type]
+    return allowed, meta.description
 
 
 def _spelled(default: Any) -> str:

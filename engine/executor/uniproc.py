@@ -28,7 +28,8 @@ class UniProcExecutor:
     def __init__(self, config: EngineConfig, logits_processors: Sequence[LogitsProcessor] = ()) -> None:
         if config.speculative is not None:
             raise ConfigError("speculative_config is not supported yet: leave it out.")
-        self.model_path = resolve_model(config.model.model)
+        needs_weights = config.model.load_format != "dummy"
+        self.model_path = resolve_model(config.model.model, needs_weights=needs_weights)
         self._worker = Worker(config, self.model_path, logits_processors)
         self._failure: Exception | None = None
 

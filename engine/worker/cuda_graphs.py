@@ -8,7 +8,9 @@ changes from step to step (tokens, lengths, block tables) is read by the kernels
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -97,10 +99,11 @@ class DecodeGraphs:
     @torch.inference_mode()
     def capture(self, sizes: Iterable[int]) -> None:
         """Record the forward pass of so many decodes each."""
-        for size in sorted(sizes, reverse=True):
-            work = self._forward_pass(size)
-            self._recorded.append(work)
-            self._replays[size] = self._recorder.record(work)
+        with _no_collection():
+            for size in sorted(sizes, reverse=True):
+                work = self._forward_pass(size)
+                self._recorded.append(work)
+                self._replays[size] = self._recorder.record(work)
 
     def replay(self, size: int) -> Tensor:
         """Run the forward pass over what lies in the buffers.
@@ -128,3 +131,16 @@ class DecodeGraphs:
             self._hidden[:size].copy_(hidden)
 
         return work
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python's collector still: what it frees may belong to CUDA, which bears nothing else during a capture."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
