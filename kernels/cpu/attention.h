@@ -83,6 +83,11 @@ struct TileBuffers {
     }
 };
 
+// Blocks lie anywhere: the processor cannot guess where the next one is.
+inline void prefetch(const void* from, size_t bytes) {
+    for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(static_cast<const char*>(from) + line, 0, 2);
+}
+
 template <class T, int VECTORS>
 struct Strided {
     const T* weights;
@@ -94,62 +99,65 @@ struct Strided {
     }
 };
 
-// y[row][column] (+)= Σ x[row][feature] · weights[feature][column], over features [first, last).
-struct Product {
+// Part of a product that runs over several blocks: so many features from `x` on, with their weights in one block.
+template <class T>
+struct Piece {
     const float* x;
+    const T* weights;
+    int features;
+};
+
+// y[row][column] = Σ x[row][feature] · weights[feature][column], over the features of all pieces in their order.
+template <class T>
+struct Product {
+    const Piece<T>* pieces;
+    int num_pieces;
+    int rows;
+    int columns;  // of a block, and what its features are apart
     size_t x_stride;
     float* y;
     size_t y_stride;
-    int rows, first, last;
-    bool add;
 };
 
-template <int ROWS, int VECTORS, class Reader>
-[[gnu::noinline]] void product_tile(const Product& p, int row, int count, const Reader& weights) {
+template <int ROWS, int VECTORS, class T>
+[[gnu::noinline]] void product_tile(const Product<T>& p, int row, int column, int count, float* strip) {
     Vec acc[ROWS][VECTORS] = {};
-    float padded[ROWS][VECTORS * LANES] = {};
-    const bool whole = count == VECTORS * LANES;
-    for (int r = 0; r < ROWS; r++) {
-        float* y = p.y + (row + r) * p.y_stride;
-        if (!whole && p.add) std::memcpy(padded[r], y, count * sizeof(float));
-        if (p.add)
-            for (int v = 0; v < VECTORS; v++) acc[r][v] = load((whole ? y : padded[r]) + v * LANES);
+    for (int i = 0; i < p.num_pieces; i++) {
+        const Piece<T>& piece = p.pieces[i];
+        const float* x = piece.x + row * p.x_stride;
+        const T* weights = piece.weights + column;
+        if (count == VECTORS * LANES) {
+            multiply_add<1>(acc, x, p.x_stride, 0, piece.features, Strided<T, VECTORS>{weights, size_t(p.columns)});
+        } else {
+            for (int feature = 0; feature < piece.features; feature++)
+                for (int lane = 0; lane < VECTORS * LANES; lane++)
+                    strip[feature * VECTORS * LANES + lane] =
+                        lane < count ? widen(weights[size_t(feature) * p.columns + lane]) : 0.0f;
+            multiply_add<1>(acc, x, p.x_stride, 0, piece.features, Strided<float, VECTORS>{strip, VECTORS * LANES});
+        }
     }
-    multiply_add<1>(acc, p.x + row * p.x_stride, p.x_stride, p.first, p.last, weights);
-    for (int r = 0; r < ROWS; r++) {
-        float* y = p.y + (row + r) * p.y_stride;
-        for (int v = 0; v < VECTORS; v++) store((whole ? y : padded[r]) + v * LANES, acc[r][v]);
-        if (!whole) std::memcpy(y, padded[r], count * sizeof(float));
-    }
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < VECTORS; v++)
+            store_some(p.y + (row + r) * p.y_stride + column + v * LANES, acc[r][v], count - v * LANES);
 }
 
-template <int VECTORS, int ROWS = TILE_ROWS, class Reader>
-inline void product_rows(const Product& p, int row, int count, const Reader& weights) {
+template <int VECTORS, int ROWS = TILE_ROWS, class T>
+inline void product_rows(const Product<T>& p, int row, int column, int count, float* strip) {
     if constexpr (ROWS > 1)
-        if (p.rows - row < ROWS) return product_rows<VECTORS, ROWS - 1>(p, row, count, weights);
-    product_tile<ROWS, VECTORS>(p, row, count, weights);
+        if (p.rows - row < ROWS) return product_rows<VECTORS, ROWS - 1>(p, row, column, count, strip);
+    product_tile<ROWS, VECTORS>(p, row, column, count, strip);
 }
 
-// The weights are [features, columns] in the cache; `strip` takes columns that do not fill a vector.
+// `strip` has room for the features of a block, one vector each: columns that do not fill a vector go through it.
 template <class T>
-void multiply_strided(Product p, const T* weights, int columns, float* strip) {
-    float* y = p.y;
-    for (int column = 0; column < columns;) {
-        const int left = columns - column;
-        const int count = left >= PANEL ? PANEL : std::min(left, LANES);
-        p.y = y + column;
-        if (count < LANES)
-            for (int feature = p.first; feature < p.last; feature++)
-                for (int lane = 0; lane < LANES; lane++)
-                    strip[feature * LANES + lane] =
-                        lane < count ? widen(weights[size_t(feature) * columns + column + lane]) : 0.0f;
+void multiply_blocks(const Product<T>& p, float* strip) {
+    for (int column = 0; column < p.columns;) {
+        const int left = p.columns - column, count = left >= PANEL ? PANEL : std::min(left, LANES);
         for (int row = 0; row < p.rows; row += TILE_ROWS) {
             if (count == PANEL)
-                product_rows<2>(p, row, count, Strided<T, 2>{weights + column, size_t(columns)});
-            else if (count == LANES)
-                product_rows<1>(p, row, count, Strided<T, 1>{weights + column, size_t(columns)});
+                product_rows<2>(p, row, column, count, strip);
             else
-                product_rows<1>(p, row, count, Strided<float, 1>{strip, size_t(LANES)});
+                product_rows<1>(p, row, column, count, strip);
         }
         column += count;
     }
@@ -210,21 +218,23 @@ class Tile {
         const int size = heads.head_size, block_size = cache.block_size;
         const size_t stride = cache.score_stride();
         for (int block = first / block_size; block * block_size < last; block++) {
+            const bool more = (block + 1) * block_size < last;
+            prefetch(in_cache(cache.values, block), size_t(block_size) * size * sizeof(T));
+            if (more) prefetch(in_cache(cache.keys, block + 1), size_t(block_size) * size * sizeof(T));
+            const Piece<T> keys{buffers.queries, in_cache(cache.keys, block), size};
             float* scores = buffers.scores + (block * block_size - start);
-            multiply_strided(
-                Product{buffers.queries, size_t(size), scores, stride, rows, 0, size, false},
-                in_cache(cache.keys, block), block_size, buffers.strip);
+            multiply_blocks(Product<T>{&keys, 1, rows, block_size, size_t(size), scores, stride}, buffers.strip);
         }
         float tops[MOST_TILE_ROWS], totals[MOST_TILE_ROWS];
         for (int row = 0; row < rows; row++) tops[row] = softmax(row, start, first, last, totals[row]);
-        std::memset(buffers.sums, 0, size_t(rows) * size * sizeof(float));
-        for (int block = first / block_size; block * block_size < last; block++) {
-            const int block_begin = block * block_size;
-            const Product product{
-                buffers.scores + (block_begin - start), stride, buffers.sums, size_t(size), rows,
-                std::max(first - block_begin, 0), std::min(last - block_begin, block_size), true};
-            multiply_strided(product, in_cache(cache.values, block), size, buffers.strip);
+        Piece<T> values[MOST_SPAN];
+        int num_blocks = 0;
+        for (int key = first; key < last; key = values[num_blocks++].features + key) {
+            const int block = key / block_size, offset = key % block_size;
+            const T* from = in_cache(cache.values, block) + size_t(offset) * size;
+            values[num_blocks] = {buffers.scores + (key - start), from, std::min(last - key, block_size - offset)};
         }
+        multiply_blocks(Product<T>{values, num_blocks, rows, size, stride, buffers.sums, size_t(size)}, buffers.strip);
         for (int row = 0; row < rows; row++) merge(row, tops[row], totals[row]);
     }
 

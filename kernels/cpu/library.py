@@ -8,6 +8,7 @@ import hashlib
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -64,27 +65,24 @@ def _build(path: Path) -> None:
     compiler = os.environ.get("CXX") or "c++"
     if shutil.which(compiler) is None:
         raise BuildError(f"the CPU kernels need a C++ compiler, and there is no {compiler} (set CXX to name another)")
-    # Imported here: it takes half a second, and is needed once.
-    from torch.utils import cpp_extension
-
-    if not cpp_extension.is_ninja_available():
-        raise BuildError("the CPU kernels are built by ninja, which is not installed (pip install ninja)")
     print("Compiling the CPU kernels for this machine (once; about 20 seconds) …", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        try:
-            built = cpp_extension.load(
-                name="orrery_cpu",
-                sources=[str(_SOURCE)],
-                extra_cflags=list(_FLAGS),
-                extra_ldflags=list(_LINK_FLAGS),
-                build_directory=folder,
-                is_python_module=False,
-                is_standalone=False,
-            )
-        except (RuntimeError, OSError) as error:
-            raise BuildError(f"the CPU kernels did not compile: {_last_error(str(error))}") from error
-        del built
+        # In a process of its own: torch's loader also loads what it has built, and twice is once too often.
+        command = [sys.executable, "-c", _BUILD, folder, str(_SOURCE), " ".join(_FLAGS), " ".join(_LINK_FLAGS)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BuildError(f"the CPU kernels did not compile: {_last_error(done.stdout + done.stderr)}")
         os.replace(Path(folder) / "orrery_cpu.so", path)
+
+
+_BUILD = """
+import sys
+from torch.utils import cpp_extension
+
+_, folder, source, flags, link_flags = sys.argv
+cpp_extension.load("orrery_cpu", [source], extra_cflags=flags.split(), extra_ldflags=link_flags.split(),
+                   build_directory=folder, is_python_module=False)
+"""
 
 
 def _last_error(output: str) -> str:

@@ -20,14 +20,21 @@ constexpr int TILE_ROWS = LANES == 16 ? 12 : 6;
 // Rows that are taken through all panels together, so that they stay in the second-level cache.
 constexpr int BLOCK_ROWS = 16 * TILE_ROWS;
 
+// Does nothing beside a product.
+struct Nothing {
+    void operator()(int) const {}
+};
+
 // acc[row][vector] += Σ x[row][feature] · weights[feature][vector], in the order of the features.
-template <int STEP, int ROWS, int VECTORS, class Reader>
+template <int STEP, int ROWS, int VECTORS, class Reader, class Beside = Nothing>
 [[gnu::always_inline]] inline void multiply_add(
-    Vec (&acc)[ROWS][VECTORS], const float* x, size_t x_stride, int first, int last, const Reader& weights) {
+    Vec (&acc)[ROWS][VECTORS], const float* x, size_t x_stride, int first, int last, const Reader& weights,
+    const Beside& beside = {}) {
 #pragma GCC unroll 2
     for (int feature = first; feature < last; feature += STEP) {
         Vec w[STEP][VECTORS];
         weights(feature, w);
+        beside(feature);
 #pragma GCC unroll 2
         for (int step = 0; step < STEP; step++)
 #pragma GCC unroll 16
@@ -47,14 +54,26 @@ struct Part {
     int first_panel, last_panel;
 };
 
+// Fetches what comes next while the features of a tile are multiplied: the processor itself looks no further than the
+// page it is in, and a panel is several pages.
+struct Prefetch {
+    const char* from;
+    size_t bytes_per_feature;
+
+    [[gnu::always_inline]] void operator()(int feature) const {
+        __builtin_prefetch(from + feature * bytes_per_feature, 0, 2);
+    }
+};
+
 // `take(row, panel, low, high)` gets the PANEL finished sums of a row, in two vectors.
 template <class Weights, int ROWS, int PANELS, class Take>
-[[gnu::noinline]] void tile(const Part& part, int row, const Matrix& matrix, int source, int panel, const Take& take) {
+[[gnu::noinline]] void tile(
+    const Part& part, int row, const Matrix& matrix, int source, int panel, const Prefetch& next, const Take& take) {
     Vec acc[ROWS][2 * PANELS] = {};
     const float* x = part.x + row * part.x_stride;
     for (int group = 0; group < matrix.num_groups(); group++) {
         const typename Weights::template Reader<PANELS> reader(matrix, source, group);
-        multiply_add<Weights::STEP>(acc, x, part.x_stride, group * matrix.group, (group + 1) * matrix.group, reader);
+        multiply_add<Weights::STEP>(acc, x, part.x_stride, group * matrix.group, (group + 1) * matrix.group, reader, next);
     }
     for (int p = 0; p < PANELS; p++) {
         const float* bias = matrix.bias ? matrix.bias + size_t(panel + p) * PANEL : nullptr;
@@ -65,10 +84,11 @@ template <class Weights, int ROWS, int PANELS, class Take>
 
 template <class Weights, int ROWS = TILE_ROWS, class Take>
 inline void tile_of(
-    int rows, const Part& part, int row, const Matrix& matrix, int source, int panel, const Take& take) {
+    int rows, const Part& part, int row, const Matrix& matrix, int source, int panel, const Prefetch& next,
+    const Take& take) {
     if constexpr (ROWS > 1)
-        if (rows < ROWS) return tile_of<Weights, ROWS - 1>(rows, part, row, matrix, source, panel, take);
-    tile<Weights, ROWS, 1>(part, row, matrix, source, panel, take);
+        if (rows < ROWS) return tile_of<Weights, ROWS - 1>(rows, part, row, matrix, source, panel, next, take);
+    tile<Weights, ROWS, 1>(part, row, matrix, source, panel, next, take);
 }
 
 // The panel as a matrix of its own, in float32 [features, PANEL].
@@ -95,21 +115,31 @@ Matrix widen_panel(const Matrix& matrix, int panel, float* scratch) {
 template <class Weights, class Take>
 void multiply_part(const Part& part, const Matrix& matrix, float* scratch, const Take& take) {
     const int rows = part.last_row - part.first_row;
+    const size_t panel_bytes = matrix.panel_bytes();
+    // Part `index` of `count` of so many panels from `panel` on.
+    const auto ahead = [&](int panel, int panels, int index, int count) {
+        const size_t bytes = panels * panel_bytes / count;
+        const char* panel_begin = static_cast<const char*>(matrix.panels) + panel * panel_bytes;
+        return Prefetch{panel_begin + index * bytes, (bytes + matrix.features - 1) / matrix.features};
+    };
     int panel = part.first_panel;
+    constexpr int PANELS = Weights::PANELS_OF_A_ROW;
     if (rows == 1)
-        for (; panel + Weights::PANELS_OF_A_ROW <= part.last_panel; panel += Weights::PANELS_OF_A_ROW)
-            tile<Weights, 1, Weights::PANELS_OF_A_ROW>(part, part.first_row, matrix, panel, panel, take);
+        for (; panel + PANELS <= part.last_panel; panel += PANELS)
+            tile<Weights, 1, PANELS>(
+                part, part.first_row, matrix, panel, panel, ahead(panel + PANELS, PANELS, 0, 1), take);
     const int num_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
-    const bool widen = num_tiles > (Weights::STEP == 1 ? 2 : 1) && !std::is_same_v<Weights, Plain<float>>;
+    const bool widen = Weights::WIDEN_ABOVE && num_tiles > Weights::WIDEN_ABOVE;
     for (; panel < part.last_panel; panel++) {
         const Matrix widened = widen ? widen_panel<Weights>(matrix, panel, scratch) : matrix;
         for (int t = 0; t < num_tiles; t++) {
             const int row = part.first_row + rows * t / num_tiles;
             const int count = part.first_row + rows * (t + 1) / num_tiles - row;
+            const Prefetch next = ahead(panel + 1, 1, t, num_tiles);
             if (widen)
-                tile_of<Plain<float>>(count, part, row, widened, 0, panel, take);
+                tile_of<Plain<float>>(count, part, row, widened, 0, panel, next, take);
             else
-                tile_of<Weights>(count, part, row, matrix, panel, panel, take);
+                tile_of<Weights>(count, part, row, matrix, panel, panel, next, take);
         }
     }
 }

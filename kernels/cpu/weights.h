@@ -24,6 +24,11 @@ struct Matrix {
 
     int num_panels() const { return (columns + PANEL - 1) / PANEL; }
     int num_groups() const { return features / group; }
+
+    size_t panel_bytes() const {
+        const int bits = format == FLOAT32 ? 32 : format == INT8 ? 8 : format == INT4 ? 4 : 16;
+        return size_t(features) * PANEL * bits / 8;
+    }
 };
 
 // A reader widens PANELS neighbouring panels within one group of features: `reader(feature, w)` gives the weights of
@@ -31,11 +36,12 @@ struct Matrix {
 
 //
 // A single row has too few sums in flight to hide the latency of the multiplier, so it is taken through several panels
-// at once: as many as leave registers for the scales.
+// at once: as many as leave registers for the scales. Many rows come in many tiles: where widening takes several
+// instructions it is done once for all of them, above WIDEN_ABOVE tiles (0: never worth it).
 
 template <class T>
 struct Plain {
-    static constexpr int STEP = 1, PANELS_OF_A_ROW = 3;
+    static constexpr int STEP = 1, PANELS_OF_A_ROW = 3, WIDEN_ABOVE = 0;
 
     template <int PANELS>
     struct Reader {
@@ -60,7 +66,7 @@ struct Plain {
 // In a panel of bfloat16 the two halves of the columns alternate: column 0, LANES, 1, LANES + 1, …  A bfloat16 is the
 // upper half of a float32, so one load holds both vectors: shifted up, and with the lower halves cleared.
 struct PairedBFloat16 {
-    static constexpr int STEP = 1, PANELS_OF_A_ROW = 3;
+    static constexpr int STEP = 1, PANELS_OF_A_ROW = 3, WIDEN_ABOVE = 0;
 
     template <int PANELS>
     struct Reader {
@@ -87,7 +93,7 @@ struct PairedBFloat16 {
 
 // weight = integer · scale.
 struct Int8 {
-    static constexpr int STEP = 1, PANELS_OF_A_ROW = 2;
+    static constexpr int STEP = 1, PANELS_OF_A_ROW = 2, WIDEN_ABOVE = 2;
 
     template <int PANELS>
     struct Reader {
@@ -118,7 +124,7 @@ struct Int8 {
 
 // weight = integer in 0…15 · scale + minimum. A byte holds an even feature in its low half, the next in its high half.
 struct Int4 {
-    static constexpr int STEP = 2, PANELS_OF_A_ROW = 2;
+    static constexpr int STEP = 2, PANELS_OF_A_ROW = 2, WIDEN_ABOVE = 2;
 
     template <int PANELS>
     struct Reader {
