@@ -1,21 +1,4 @@
-"""Paged attention: softmax(scale · Q Kᵀ) V, where K and V lie scattered over the blocks of a paged cache.
-
-A step's queries are one *super-sequence*: the scheduled tokens of all requests, one request after another, a prompt
-chunk and a single decode token being the same thing at different lengths. Request r owns queries
-`query_start_loc[r] : query_start_loc[r + 1]`, which are its last tokens; it attends to `seq_lens[r]` tokens, itself
-included, whose keys are found through its block table::
-
-    request        0               1   2
-    queries        q5 q6 q7        q9  q3            query_start_loc = 0 3 4 5
-    keys           0 1 2 … 7       0…9 0…3           seq_lens = 8 10 4
-    block tables   [4, 7]          [2, 1, 5]  [6]    position p lies in block table[p // block_size],
-                                                     at offset p % block_size
-
-    q6 sees keys 0…6 of its own request: the mask is causal and aligned to the last key. With a sliding window of w
-    it sees only the last w of these. Query head h reads KV head h // (num_heads / num_kv_heads).
-
-The cache keeps the tokens of one block and one head together, `[num_blocks, num_kv_heads, block_size, head_size]`, so
-that reading a block is one copy of `block_size × head_size` contiguous elements per head.
+"""Paged attention in plain torch operations, batched as far as the lengths of the requests allow.
 
 How the work is laid out does not depend on the layer, so `plan_attention` works it out once a step and
 `paged_attention` runs it in every layer. Decodes are batched: rows of similar length share one batched matrix
@@ -46,7 +29,8 @@ class DecodeGroup(NamedTuple):
     cache_rows: Tensor
     """[rows × num_kv_heads × blocks] int64: (block, head) pairs to gather, as rows of the flattened cache."""
     mask: Tensor
-    """[rows × num_kv_heads, 1, L], 0 or -inf: added to the scores."""
+    """[rows × num_kv_heads, 1, L], 0 or -inf: added to the scores. With ALiBi [rows × num_kv_heads, group, L], and its
+    biases in place of 0."""
     masked: Tensor
     """[n] int64: flat (row, head, key) places under the mask. They are zeroed: -inf hides a number, but not a NaN."""
 
@@ -74,6 +58,8 @@ class AttentionPlan(NamedTuple):
     prefills: tuple[PrefillChunk, ...]
     tile_mask: Tensor | None
     """[PREFILL_TILE, most keys], 0 or -inf. Aligned to its lower right corner it fits every tile of every chunk."""
+    alibi_slopes: Tensor | None
+    """[num_kv_heads, group, 1, 1], float32 at least."""
 
 
 def plan_attention(
@@ -86,6 +72,7 @@ def plan_attention(
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     sliding_window: int | None = None,
+    alibi_slopes: Tensor | None = None,
 ) -> AttentionPlan:
     """Lay out one step.
 
@@ -96,12 +83,16 @@ def plan_attention(
         dtype: dtype of the queries.
         device: where the attention will run.
         sliding_window: keys that a query sees, itself included; None: all before it.
+        alibi_slopes: [num_heads] on the CPU; None: no ALiBi.
 
     Raises:
         ValueError: shapes or lengths that contradict each other.
     """
     query_lens = _checked_query_lens(block_tables, query_start_loc, seq_lens, block_size, sliding_window)
-    layout = _Layout(block_tables.long(), query_start_loc.long(), seq_lens.long(), query_lens, block_size, num_kv_heads)
+    slopes = None if alibi_slopes is None else _per_kv_head(alibi_slopes, num_kv_heads, dtype)
+    layout = _Layout(
+        block_tables.long(), query_start_loc.long(), seq_lens.long(), query_lens, block_size, num_kv_heads, slopes
+    )
     prefills = tuple(
         layout.prefill_chunk(request, sliding_window, device)
         for request in torch.nonzero(query_lens > 1).flatten().tolist()
@@ -115,10 +106,18 @@ def plan_attention(
         decodes=tuple(layout.decode_group(rows, sliding_window, dtype, device) for rows in layout.decode_rows()),
         prefills=prefills,
         tile_mask=_tile_mask(most_keys, sliding_window, dtype, device) if prefills else None,
+        alibi_slopes=None if slopes is None else slopes.to(device),
     )
 
 
-def paged_attention(query: Tensor, key_cache: Tensor, value_cache: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
+def paged_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    plan: AttentionPlan,
+    scale: float,
+    soft_cap: float | None = None,
+) -> Tensor:
     """Attention of a super-sequence over the paged cache, which already holds this step's keys and values.
 
     Args:
@@ -126,24 +125,34 @@ def paged_attention(query: Tensor, key_cache: Tensor, value_cache: Tensor, plan:
         key_cache, value_cache: [num_blocks, num_kv_heads, block_size, head_size], contiguous, dtype of `query`.
         plan: from `plan_attention` with the same block size, number of KV heads and dtype.
         scale: factor on the scores, usually head_size ** -0.5.
+        soft_cap: bound of the scores; None: none.
 
     Returns:
         [num_tokens, num_heads, head_size], dtype of `query`.
 
     Raises:
-        ValueError: shapes that contradict each other or the plan.
+        ValueError: shapes that contradict each other or the plan, or a soft cap that is not positive.
     """
     _check_shapes(query, key_cache, value_cache, plan)
+    if soft_cap is not None and not soft_cap > 0.0:
+        raise ValueError(f"soft_cap must be None or > 0, got {soft_cap}.")
     output = torch.empty_like(query, memory_format=torch.contiguous_format)
     for group in plan.decodes:
-        _attend_decodes(output, query, key_cache, value_cache, group, plan, scale)
+        _attend_decodes(output, query, key_cache, value_cache, group, plan, scale, soft_cap)
     for chunk in plan.prefills:
-        _attend_chunk(output, query, key_cache, value_cache, chunk, plan, scale)
+        _attend_chunk(output, query, key_cache, value_cache, chunk, plan, scale, soft_cap)
     return output
 
 
 def _attend_decodes(
-    output: Tensor, query: Tensor, keys: Tensor, values: Tensor, group: DecodeGroup, plan: AttentionPlan, scale: float
+    output: Tensor,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    group: DecodeGroup,
+    plan: AttentionPlan,
+    scale: float,
+    soft_cap: float | None,
 ) -> None:
     rows, head_size = group.queries.numel(), query.shape[-1]
     pairs = rows * plan.num_kv_heads
@@ -152,13 +161,23 @@ def _attend_decodes(
     grouped = query.index_select(0, group.queries).reshape(pairs, -1, head_size).to(wide)
     key = _gather(keys, group.cache_rows).index_fill_(0, group.masked, 0.0).view(pairs, -1, head_size).to(wide)
     value = _gather(values, group.cache_rows).index_fill_(0, group.masked, 0.0).view(pairs, -1, head_size).to(wide)
-    scores = torch.baddbmm(group.mask, grouped, key.transpose(1, 2), alpha=scale)
+    if soft_cap is None:
+        scores = torch.baddbmm(group.mask, grouped, key.transpose(1, 2), alpha=scale)
+    else:
+        scores = _capped(torch.bmm(grouped, key.transpose(1, 2)).mul_(scale), soft_cap).add_(group.mask)
     attended = torch.bmm(torch.softmax(scores, dim=-1), value)
     output.index_copy_(0, group.queries, attended.view(rows, -1, head_size).to(output.dtype))
 
 
 def _attend_chunk(
-    output: Tensor, query: Tensor, keys: Tensor, values: Tensor, chunk: PrefillChunk, plan: AttentionPlan, scale: float
+    output: Tensor,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    chunk: PrefillChunk,
+    plan: AttentionPlan,
+    scale: float,
+    soft_cap: float | None,
 ) -> None:
     num_kv_heads, head_size = plan.num_kv_heads, query.shape[-1]
     group_size = query.shape[1] // num_kv_heads
@@ -166,22 +185,52 @@ def _attend_chunk(
     shape = (num_kv_heads, group_size, -1, head_size)
     key = _gather(keys, chunk.cache_rows).view(num_kv_heads, 1, -1, head_size).expand(shape)
     value = _gather(values, chunk.cache_rows).view(num_kv_heads, 1, -1, head_size).expand(shape)
-    mask = plan.tile_mask
+    mask, slopes = plan.tile_mask, plan.alibi_slopes
     assert mask is not None
+    plain = soft_cap is None and slopes is None
     for first in range(0, chunk.num_queries, PREFILL_TILE):
         last = min(first + PREFILL_TILE, chunk.num_queries)
         num_queries = last - first
         end = chunk.num_keys - (chunk.num_queries - last)
         begin = 0 if plan.sliding_window is None else max(0, end - num_queries - plan.sliding_window + 1)
         tile = slice(chunk.start + first, chunk.start + last)
-        attended = F.scaled_dot_product_attention(
-            query[tile].view(num_queries, num_kv_heads, group_size, head_size).permute(1, 2, 0, 3),
-            key[:, :, begin:end],
-            value[:, :, begin:end],
-            attn_mask=mask[PREFILL_TILE - num_queries :, mask.shape[1] - (end - begin) :],
-            scale=scale,
-        )
+        grouped = query[tile].view(num_queries, num_kv_heads, group_size, head_size).permute(1, 2, 0, 3)
+        tile_key, tile_value = key[:, :, begin:end], value[:, :, begin:end]
+        tile_mask = mask[PREFILL_TILE - num_queries :, mask.shape[1] - (end - begin) :]
+        if plain:
+            attended = F.scaled_dot_product_attention(grouped, tile_key, tile_value, attn_mask=tile_mask, scale=scale)
+        else:
+            attended = _attend_tile(grouped, tile_key, tile_value, tile_mask, scale, soft_cap, slopes)
         output[tile].view(num_queries, num_kv_heads, group_size, head_size).copy_(attended.permute(2, 0, 1, 3))
+
+
+def _attend_tile(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scale: float,
+    soft_cap: float | None,
+    slopes: Tensor | None,
+) -> Tensor:
+    """`scaled_dot_product_attention` with what it lacks, a soft cap and biases in float32 for queries of fewer bits."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    num_queries, num_keys = mask.shape
+    # The group shares its keys: its queries are rows of one matrix.
+    scores = query.flatten(1, 2).to(wide) @ key[:, 0].transpose(1, 2).to(wide)
+    scores = scores.mul_(scale).view(*query.shape[:3], num_keys)
+    if soft_cap is not None:
+        scores = _capped(scores, soft_cap)
+    if slopes is not None:
+        positions = torch.arange(num_keys, device=query.device)
+        scores += slopes * (positions - positions[num_keys - num_queries :, None])
+    weights = torch.softmax(scores.add_(mask), dim=-1)
+    return (weights.flatten(1, 2) @ value[:, 0].to(wide)).view(query.shape)
+
+
+def _capped(scores: Tensor, soft_cap: float) -> Tensor:
+    """Between ±soft_cap, in place."""
+    return scores.div_(soft_cap).tanh_().mul_(soft_cap)
 
 
 def _gather(cache: Tensor, cache_rows: Tensor) -> Tensor:
@@ -199,6 +248,7 @@ class _Layout(NamedTuple):
     query_lens: Tensor
     block_size: int
     num_kv_heads: int
+    alibi_slopes: Tensor | None
 
     def decode_rows(self) -> list[Tensor]:
         """Split the requests with one query into groups, longest first."""
@@ -232,11 +282,14 @@ class _Layout(NamedTuple):
         hidden = (positions < first_key) | (positions >= lens)
         hidden = hidden[:, None].expand(-1, self.num_kv_heads, -1).flatten(0, 1)
         wide = torch.promote_types(dtype, torch.float32)
-        mask = torch.zeros(hidden.shape, dtype=wide).masked_fill_(hidden, float("-inf"))
+        mask = torch.zeros(hidden.shape, dtype=wide).masked_fill_(hidden, float("-inf"))[:, None]
+        if self.alibi_slopes is not None:
+            biases = self.alibi_slopes[..., 0] * (positions - (lens - 1))[:, None, None]
+            mask = mask + biases.flatten(0, 1)
         return DecodeGroup(
             queries=self.query_start_loc[requests].to(device),
             cache_rows=self._cache_rows(block_ids).to(device),
-            mask=mask[:, None].to(device),
+            mask=mask.to(device),
             masked=torch.nonzero(hidden.flatten()).flatten().to(device),
         )
 
@@ -255,6 +308,12 @@ class _Layout(NamedTuple):
     def _cache_rows(self, block_ids: Tensor) -> Tensor:
         heads = torch.arange(self.num_kv_heads)[None, :, None]
         return (block_ids[:, None] * self.num_kv_heads + heads).flatten()
+
+
+def _per_kv_head(alibi_slopes: Tensor, num_kv_heads: int, dtype: torch.dtype) -> Tensor:
+    if alibi_slopes.dim() != 1 or not alibi_slopes.numel() or alibi_slopes.numel() % num_kv_heads:
+        raise ValueError(f"alibi_slopes must be [a multiple of {num_kv_heads} heads], got {list(alibi_slopes.shape)}.")
+    return alibi_slopes.to(torch.promote_types(dtype, torch.float32)).view(num_kv_heads, -1, 1, 1)
 
 
 def _tile_mask(num_keys: int, sliding_window: int | None, dtype: torch.dtype, device: torch.device | str) -> Tensor:
@@ -297,6 +356,8 @@ def _check_shapes(query: Tensor, key_cache: Tensor, value_cache: Tensor, plan: A
             f"query must be [{plan.num_tokens}, a multiple of {plan.num_kv_heads} heads, head_size], "
             f"got {list(query.shape)}."
         )
+    if plan.alibi_slopes is not None and plan.alibi_slopes.numel() != query.shape[1]:
+        raise ValueError(f"the plan has ALiBi slopes of {plan.alibi_slopes.numel()} heads, query has {query.shape[1]}.")
     expected = (plan.num_kv_heads, plan.block_size, query.shape[2])
     if key_cache.dim() != 4 or key_cache.shape[1:] != expected or value_cache.shape != key_cache.shape:
         raise ValueError(

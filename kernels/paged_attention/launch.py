@@ -65,6 +65,8 @@ def paged_attention_triton(
     _check_heads(query, key_cache, value_cache, output)
     _check_requests(query, block_tables, query_start_loc, seq_lens)
     _check_options(query, sliding_window, soft_cap, alibi_slopes)
+    if num_splits is not None and num_splits < 1:
+        raise ValueError(f"num_splits must be None or >= 1, got {num_splits}.")
     num_tokens, num_heads, head_size = query.shape
     num_requests, num_kv_heads, block_size = len(seq_lens), key_cache.shape[1], key_cache.shape[2]
     if not num_tokens or not num_requests:

@@ -1,163 +1,113 @@
-"""Paged attention against attention written out per query in float64, over caches whose other slots are poisoned."""
+"""Paged attention in torch against its definition in float64, and the definition against torch's own attention."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.paged_attention import eager as kernel
-from kernels.paged_attention import paged_attention, plan_attention
+from kernels.paged_attention import AttentionPlan, eager, paged_attention, plan_attention
+from tests.kernels.attention_cases import MIXED, SCALE, Case, random_case
 
 
-@dataclass
-class Case:
-    """A random step: a cache whose live slots hold numbers and whose other slots hold NaN, and what must come out."""
-
-    query: Tensor
-    key_cache: Tensor
-    value_cache: Tensor
-    block_tables: Tensor
-    query_start_loc: Tensor
-    seq_lens: Tensor
-    block_size: int
-    num_kv_heads: int
-    window: int | None
-    expected: Tensor
-
-    def run(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        plan = plan_attention(
-            self.block_tables,
-            self.query_start_loc,
-            self.seq_lens,
-            block_size=self.block_size,
-            num_kv_heads=self.num_kv_heads,
-            dtype=dtype,
-            sliding_window=self.window,
-        )
-        caches = self.key_cache.to(dtype), self.value_cache.to(dtype)
-        return paged_attention(self.query.to(dtype), *caches, plan, scale=0.3)
-
-
-def random_case(
-    lengths: list[tuple[int, int]],
-    *,
-    block_size: int = 16,
-    heads: tuple[int, int] = (4, 2),
-    head_size: int = 16,
-    window: int | None = None,
-    seed: int = 0,
-) -> Case:
-    """A step of requests given as (queries, keys). Blocks are scattered; the null block and what is unused is NaN."""
-    generator = torch.Generator().manual_seed(seed)
-    num_heads, num_kv_heads = heads
-    widths = [-(-keys // block_size) for _, keys in lengths]
-    num_blocks = sum(widths) + 3
-    ids = (torch.randperm(num_blocks - 1, generator=generator) + 1).tolist()
-    # What follows a request's last block in its table is another's business, here even out of range.
-    block_tables = torch.full((len(lengths), max(widths) + 1), 10**6, dtype=torch.int32)
-    caches = [torch.full((num_blocks, num_kv_heads, block_size, head_size), torch.nan).double() for _ in range(2)]
-    queries, expected = [], []
-    for request, (num_queries, num_keys) in enumerate(lengths):
-        blocks = [ids.pop() for _ in range(widths[request])]
-        block_tables[request, : len(blocks)] = torch.tensor(blocks)
-        query, key, value = (
-            torch.randn(n, h, head_size, generator=generator).double()
-            for n, h in ((num_queries, num_heads), (num_keys, num_kv_heads), (num_keys, num_kv_heads))
-        )
-        first = 0 if window is None else max(0, num_keys - num_queries - window + 1)
-        for position in range(first, num_keys):
-            block, offset = blocks[position // block_size], position % block_size
-            caches[0][block, :, offset], caches[1][block, :, offset] = key[position], value[position]
-        queries.append(query)
-        expected.append(_attend(query, key, value, window))
-    lens = torch.tensor([num_queries for num_queries, _ in lengths])
-    return Case(
-        query=torch.cat(queries),
-        key_cache=caches[0],
-        value_cache=caches[1],
-        block_tables=block_tables,
-        query_start_loc=torch.cat((torch.zeros(1), lens.cumsum(0))).to(torch.int32),
-        seq_lens=torch.tensor([num_keys for _, num_keys in lengths], dtype=torch.int32),
-        block_size=block_size,
-        num_kv_heads=num_kv_heads,
-        window=window,
-        expected=torch.cat(expected),
+def planned(case: Case) -> AttentionPlan:
+    return plan_attention(
+        case.block_tables,
+        case.query_start_loc,
+        case.seq_lens,
+        block_size=case.key_cache.shape[2],
+        num_kv_heads=case.key_cache.shape[1],
+        dtype=case.query.dtype,
+        sliding_window=case.window,
+        alibi_slopes=case.alibi_slopes,
     )
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
-    output = torch.empty_like(query)
-    group_size = query.shape[1] // key.shape[1]
-    for i in range(query.shape[0]):
-        end = key.shape[0] - query.shape[0] + i + 1
-        begin = 0 if window is None else max(0, end - window)
-        for head in range(query.shape[1]):
-            kv_head = head // group_size
-            weights = torch.softmax(0.3 * key[begin:end, kv_head] @ query[i, head], dim=0)
-            output[i, head] = weights @ value[begin:end, kv_head]
-    return output
+def run(case: Case) -> Tensor:
+    return paged_attention(case.query, case.key_cache, case.value_cache, planned(case), SCALE, case.soft_cap)
 
 
-MIXED = [(1, 1), (5, 5), (1, 37), (3, 40), (1, 16), (17, 17), (1, 17), (1, 100), (2, 33)]
+@pytest.mark.parametrize("window", [None, 4])
+def test_the_definition_is_causal_attention_over_the_tokens_in_their_order(window: int | None) -> None:
+    case = random_case([(9, 9)], block_size=4, heads=(4, 2), dtype=torch.float64, window=window)
+    blocks = case.block_tables[0, :3]
+    keys, values = (cache[blocks].transpose(1, 2).flatten(0, 1)[:9] for cache in (case.key_cache, case.value_cache))
+    distance = torch.arange(9)[:, None] - torch.arange(9)
+    expected = F.scaled_dot_product_attention(
+        case.query.transpose(0, 1),
+        keys.transpose(0, 1).repeat_interleave(2, dim=0),
+        values.transpose(0, 1).repeat_interleave(2, dim=0),
+        attn_mask=(distance >= 0) & (distance < (window or 9)),
+        scale=SCALE,
+    )
+    torch.testing.assert_close(case.expected(), expected.transpose(0, 1))
+
+
+def test_the_definition_caps_scores_and_then_adds_the_biases() -> None:
+    case = random_case([(1, 6)], block_size=8, heads=(2, 1), dtype=torch.float64, soft_cap=0.7, alibi=True)
+    keys, values = case.key_cache[case.block_tables[0, 0], 0, :6], case.value_cache[case.block_tables[0, 0], 0, :6]
+    for head, slope in enumerate((0.5, 0.25)):
+        scores = 0.7 * torch.tanh(SCALE * keys @ case.query[0, head] / 0.7) - slope * torch.arange(5, -1, -1)
+        torch.testing.assert_close(case.expected()[0, head], torch.softmax(scores, dim=0) @ values)
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 16, 24])
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2), (3, 1)])
 @pytest.mark.parametrize("window", [None, 1, 7, 64])
-def test_mixed_batch_matches_the_reference(block_size: int, heads: tuple[int, int], window: int | None) -> None:
+def test_mixed_batch_matches_the_definition(block_size: int, heads: tuple[int, int], window: int | None) -> None:
     case = random_case(MIXED, block_size=block_size, heads=heads, window=window)
-    torch.testing.assert_close(case.run().double(), case.expected, atol=1e-5, rtol=1e-5)
+    case.check(run(case))
+
+
+@pytest.mark.parametrize("soft_cap", [None, 0.5, 50.0])
+@pytest.mark.parametrize("alibi", [False, True])
+@pytest.mark.parametrize("window", [None, 7])
+def test_soft_cap_and_alibi_match_the_definition(soft_cap: float | None, alibi: bool, window: int | None) -> None:
+    case = random_case(MIXED, heads=(6, 2), window=window, soft_cap=soft_cap, alibi=alibi)
+    case.check(run(case))
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_ragged_batches_match_the_reference(seed: int) -> None:
-    generator = torch.Generator().manual_seed(100 + seed)
+def test_random_ragged_batches_match_the_definition(seed: int) -> None:
+    torch.manual_seed(100 + seed)
 
     def up_to(n: int) -> int:
-        return int(torch.randint(1, n + 1, (), generator=generator))
+        return int(torch.randint(1, n + 1, ()))
 
     lengths = []
     for _ in range(up_to(12)):
         keys = up_to(90)
         lengths.append((up_to(keys) if up_to(2) == 1 else 1, keys))
-    case = random_case(lengths, block_size=up_to(20), head_size=2 * up_to(16), seed=seed)
-    torch.testing.assert_close(case.run().double(), case.expected, atol=1e-5, rtol=1e-5)
+    case = random_case(lengths, block_size=up_to(20), head_size=2 * up_to(16), alibi=up_to(2) == 1)
+    case.check(run(case))
 
 
-@pytest.mark.parametrize("window", [None, 9])
-def test_a_chunk_longer_than_a_tile(monkeypatch: pytest.MonkeyPatch, window: int | None) -> None:
-    monkeypatch.setattr(kernel, "PREFILL_TILE", 8)
-    case = random_case([(30, 45), (8, 8), (1, 60), (9, 60)], window=window)
-    torch.testing.assert_close(case.run().double(), case.expected, atol=1e-5, rtol=1e-5)
+@pytest.mark.parametrize("options", [{}, {"window": 9}, {"soft_cap": 2.0}, {"alibi": True, "window": 9}])
+def test_a_chunk_longer_than_a_tile(monkeypatch: pytest.MonkeyPatch, options: dict[str, object]) -> None:
+    monkeypatch.setattr(eager, "PREFILL_TILE", 8)
+    case = random_case([(30, 45), (8, 8), (1, 60), (9, 60)], **options)  # type: ignore[arg-type]
+    case.check(run(case))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_other_dtypes(dtype: torch.dtype) -> None:
-    case = random_case(MIXED)
-    tolerance = 1e-12 if dtype is torch.float64 else 0.03
-    torch.testing.assert_close(case.run(dtype).double(), case.expected, atol=tolerance, rtol=tolerance)
+@pytest.mark.parametrize("alibi", [False, True])
+def test_other_dtypes(dtype: torch.dtype, alibi: bool) -> None:
+    case = random_case(MIXED, dtype=dtype, alibi=alibi)
+    case.check(run(case))
 
 
 def test_decodes_of_unlike_length_share_no_padding() -> None:
     case = random_case([(1, 100), (1, 3), (1, 90), (1, 2), (1, 51)])
-    plan = plan_attention(
-        case.block_tables, case.query_start_loc, case.seq_lens, block_size=16, num_kv_heads=2, dtype=torch.float32
-    )
-    assert [group.queries.tolist() for group in plan.decodes] == [[0, 2, 4], [1, 3]]
-    torch.testing.assert_close(case.run().double(), case.expected, atol=1e-5, rtol=1e-5)
+    assert [group.queries.tolist() for group in planned(case).decodes] == [[0, 2, 4], [1, 3]]
+    case.check(run(case))
 
 
 def test_groups_of_decodes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "DECODE_GROUP_KEYS", 64)
+    monkeypatch.setattr(eager, "DECODE_GROUP_KEYS", 64)
     case = random_case([(1, 30)] * 6)
-    plan = plan_attention(
-        case.block_tables, case.query_start_loc, case.seq_lens, block_size=16, num_kv_heads=2, dtype=torch.float32
-    )
-    assert [group.queries.numel() for group in plan.decodes] == [2, 2, 2]
-    torch.testing.assert_close(case.run().double(), case.expected, atol=1e-5, rtol=1e-5)
+    assert [group.queries.numel() for group in planned(case).decodes] == [2, 2, 2]
+    case.check(run(case))
 
 
 @pytest.mark.parametrize(
@@ -168,6 +118,7 @@ def test_groups_of_decodes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"query_start_loc": torch.tensor([0, 0, 4])}, "each request needs 1 to seq_len queries"),
         ({"block_tables": torch.zeros(2, 0)}, "cannot hold a sequence of 40 tokens"),
         ({"sliding_window": 0}, "sliding_window must be"),
+        ({"alibi_slopes": torch.ones(3)}, "alibi_slopes must be"),
     ],
 )
 def test_a_step_that_contradicts_itself_is_refused(change: dict[str, object], message: str) -> None:
@@ -181,11 +132,14 @@ def test_a_step_that_contradicts_itself_is_refused(change: dict[str, object], me
 
 
 def test_tensors_that_do_not_fit_the_plan_are_refused() -> None:
-    case = random_case([(2, 5)])
-    case.query = case.query[:1]
+    case = random_case([(2, 5)], alibi=True)
+    plan = planned(case)
+    caches = case.key_cache, case.value_cache
     with pytest.raises(ValueError, match="query must be"):
-        case.run()
-    case = random_case([(2, 5)])
-    case.value_cache = case.value_cache[:, :, :8]
+        paged_attention(case.query[:1], *caches, plan, SCALE)
+    with pytest.raises(ValueError, match="ALiBi slopes of 4 heads"):
+        paged_attention(case.query[:, :2], *caches, plan, SCALE)
     with pytest.raises(ValueError, match="key_cache and value_cache must be"):
-        case.run()
+        paged_attention(case.query, case.key_cache, case.value_cache[:, :, :8], plan, SCALE)
+    with pytest.raises(ValueError, match="soft_cap must be"):
+        paged_attention(case.query, *caches, plan, SCALE, soft_cap=0.0)
