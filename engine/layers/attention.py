@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -14,8 +15,12 @@ from engine.models.architecture import Architecture
 from kernels.rotary_embedding import rotary_embedding
 
 
-class AttentionMetadata(NamedTuple):
-    """How a step's super-sequence reads and writes the KV cache; built once per step."""
+@dataclass(slots=True)
+class AttentionMetadata:
+    """How a step's super-sequence reads and writes the KV cache; built once per step.
+
+    No tuple: torch.compile looks into these, and would generate code anew for every number that it finds.
+    """
 
     plans: tuple[Any, ...]
     """Per KV cache group, as the attention backend made it."""
@@ -53,16 +58,19 @@ class Attention(nn.Module):
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, metadata: AttentionMetadata) -> Tensor:
         """[num_tokens, hidden_size] → [num_tokens, hidden_size]; writes the tokens' keys and values to the cache."""
-        if self.kv_cache is None:
-            raise RuntimeError("attention runs only after its KV cache was bound.")
-        backend, key_cache, value_cache, group = self.kv_cache
         num_tokens = hidden.shape[0]
         qkv = self.qkv_proj(hidden).view(num_tokens, -1, self.head_size)
         rotated = rotary_embedding(self._normed(qkv[:, : self.num_heads + self.num_kv_heads]), cos, sin)
         query, key = rotated.split((self.num_heads, self.num_kv_heads), dim=1)
-        value = qkv[:, -self.num_kv_heads :]
-        attended = backend.attend(query, key, value, key_cache, value_cache, metadata.plans[group], self.scale)
+        attended = self.attend(query, key, qkv[:, -self.num_kv_heads :], metadata)
         return self.o_proj(attended.view(num_tokens, -1))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata) -> Tensor:
+        """What lies between the projections, as `AttentionBackend.attend`; the one part that depends on lengths."""
+        if self.kv_cache is None:
+            raise RuntimeError("attention runs only after its KV cache was bound.")
+        backend, key_cache, value_cache, group = self.kv_cache
+        return backend.attend(query, key, value, key_cache, value_cache, metadata.plans[group], self.scale)
 
     def _normed(self, query_key: Tensor) -> Tensor:
         if self.q_norm is None or self.k_norm is None:
