@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -31,9 +31,10 @@ from torch import Tensor
 class LazyKernel:
     """A function in Triton's language, not yet known to Triton."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], varying: Sequence[str]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
+        self._varying = list(varying)
 
     @functools.cached_property
     def jitted(self) -> Any:
@@ -48,7 +49,7 @@ class LazyKernel:
             called = namespace.get(name)
             if isinstance(called, LazyKernel):
                 namespace[name] = called.jitted
-        return triton.jit(self._function)
+        return triton.jit(self._function, do_not_specialize=self._varying)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         return self.jitted[grid]
@@ -57,9 +58,26 @@ class LazyKernel:
         raise TypeError(f"{self.__name__} runs inside other kernels, or is launched over a grid.")  # type: ignore[attr-defined]
 
 
-def jit(function: Callable[..., Any]) -> LazyKernel:
-    """Mark a function as a Triton kernel, or as a part of some."""
-    return LazyKernel(function)
+@overload
+def jit(function: Callable[..., Any]) -> LazyKernel: ...
+
+
+@overload
+def jit(*, varying: Sequence[str]) -> Callable[[Callable[..., Any]], LazyKernel]: ...
+
+
+def jit(
+    function: Callable[..., Any] | None = None, *, varying: Sequence[str] = ()
+) -> LazyKernel | Callable[[Callable[..., Any]], LazyKernel]:
+    """Mark a function as a Triton kernel, or as a part of some.
+
+    Args:
+        varying: integer arguments that change from step to step. Triton would otherwise compile the kernel again, for
+            seconds, when one of them is the first to be 1 or a multiple of 16.
+    """
+    if function is None:
+        return lambda marked: LazyKernel(marked, varying)
+    return LazyKernel(function, varying)
 
 
 def runs_on_triton(tensor: Tensor) -> bool:

@@ -52,19 +52,21 @@ def _attend(
         **dict.fromkeys(("query_start_loc_ptr", "seq_lens_ptr"), "*i64"),
     }
     strides = ("output_stride_token", "output_stride_head", "query_stride_token", "query_stride_head")
-    cache_strides = ("cache_stride_block", "cache_stride_head", "cache_stride_slot", "table_stride")
-    numbers = {"num_requests": "i32", "scale": "fp32", **dict.fromkeys((*strides, *cache_strides), "i32:16")}
-    # A split's signature has what the others are compiled without.
-    parts = {"lse_ptr": "*fp32", "num_splits": "i32"}
-    absent = {"alibi_slopes_ptr": None} if split else {"alibi_slopes_ptr": None, "lse_ptr": None, "num_splits": 1}
+    cache_strides = ("cache_stride_block", "cache_stride_head", "cache_stride_slot")
+    numbers = {
+        "scale": "fp32",
+        **dict.fromkeys(("num_requests", "num_splits", "table_stride"), "i32"),
+        **dict.fromkeys((*strides, *cache_strides), "i32:16"),
+    }
     rows, keys = min(num_queries, tile_queries) * group_size, num_keys // num_splits
     written = rows * (4 * head_size + 4) if split else rows * head_size * itemsize
     return Specimen(
         name,
         attend,
-        {**pointers, **numbers, **(parts if split else {})},
+        {**pointers, **numbers, **({"lse_ptr": "*fp32"} if split else {})},
         {
-            **absent,
+            **({} if split else {"lse_ptr": None}),
+            "alibi_slopes_ptr": None,
             "GROUP_SIZE": group_size,
             "HEAD_SIZE": head_size,
             "BLOCK_SIZE": 16,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import triton.language as tl
 
 
-@jit
+@jit(varying=("num_requests", "num_splits", "table_stride"))
 def attend(
     output_ptr: tl.tensor,  # [num_tokens, num_heads, num_splits, HEAD_SIZE]
     lse_ptr: tl.tensor | None,  # [num_tokens, num_heads, num_splits] float32, only if SPLIT
@@ -208,7 +208,7 @@ def _attend_range(
     return acc, row_max, row_sum
 
 
-@jit
+@jit(varying=("num_requests", "num_splits"))
 def reduce_splits(
     output_ptr: tl.tensor,  # [num_tokens, num_heads, HEAD_SIZE]
     partial_ptr: tl.tensor,  # [num_tokens, num_heads, num_splits, HEAD_SIZE] float32
