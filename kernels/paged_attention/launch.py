@@ -77,7 +77,8 @@ def paged_attention_triton(
     tile_queries = tiling.block_m // group_size
     tiles = num_tiles(tile_queries, max_query_len, num_tokens, num_requests)
     if num_splits is None:
-        num_splits = choose_num_splits(tiles * num_kv_heads, max_seq_len, _num_processors(query.device))
+        most_keys = max_seq_len if sliding_window is None else min(max_seq_len, sliding_window + tile_queries - 1)
+        num_splits = choose_num_splits(tiles * num_kv_heads, most_keys, _num_processors(query.device))
     target, lse = output, None
     if num_splits > 1:
         shape = (num_tokens, num_heads, num_splits)

@@ -66,14 +66,14 @@ def num_tiles(tile_queries: int, max_query_len: int, num_tokens: int, num_reques
     return num_tokens // tile_queries + num_requests
 
 
-def choose_num_splits(num_programs: int, max_seq_len: int, num_processors: int) -> int:
+def choose_num_splits(num_programs: int, most_keys: int, num_processors: int) -> int:
     """Parts to cut contexts into: more than one where there are too few programs to occupy the GPU.
 
     Args:
         num_programs: tiles × KV heads.
-        max_seq_len: most keys of one request.
+        most_keys: most keys that one program would attend to.
         num_processors: streaming multiprocessors of the GPU.
     """
     wanted = PROGRAMS_PER_PROCESSOR * num_processors // max(1, num_programs)
-    worthwhile = cdiv(max_seq_len, MIN_SPLIT_KEYS)
+    worthwhile = cdiv(most_keys, MIN_SPLIT_KEYS)
     return max(1, min(wanted, worthwhile, MAX_SPLITS))

@@ -242,11 +242,11 @@ def test_a_tile_holds_the_whole_group(group_size: int, max_query_len: int, items
 
 
 def test_contexts_are_split_only_where_it_pays() -> None:
-    assert choose_num_splits(num_programs=8, max_seq_len=100_000, num_processors=132) == 33
-    assert choose_num_splits(num_programs=1, max_seq_len=10**6, num_processors=132) == MAX_SPLITS
-    assert choose_num_splits(num_programs=8, max_seq_len=1500, num_processors=132) == 3
-    assert choose_num_splits(num_programs=8, max_seq_len=500, num_processors=132) == 1
-    assert choose_num_splits(num_programs=256, max_seq_len=100_000, num_processors=132) == 1
+    assert choose_num_splits(num_programs=8, most_keys=100_000, num_processors=132) == 33
+    assert choose_num_splits(num_programs=1, most_keys=10**6, num_processors=132) == MAX_SPLITS
+    assert choose_num_splits(num_programs=8, most_keys=1500, num_processors=132) == 3
+    assert choose_num_splits(num_programs=8, most_keys=500, num_processors=132) == 1
+    assert choose_num_splits(num_programs=256, most_keys=100_000, num_processors=132) == 1
 
 
 @pytest.mark.gpu
