@@ -47,6 +47,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[str, Meta(description="`orrery-tiny`, `smollm2-135m`, a hub name or a folder")]
     dtype: Annotated[Dtype, Meta(description="dtype of weights and KV cache; auto: what suits the device")] = "auto"
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="auto: cuda if there is one, else cpu")] = "auto"
+    quantization: Annotated[
+        Literal["int8", "int4"] | None,
+        Meta(description="keep 8 or 4 bits of each weight, on a CPU; null: all of them"),
+    ] = None
     load_format: Annotated[
         Literal["auto", "dummy"], Meta(description="auto: the checkpoint; dummy: random weights, to measure speed with")
     ] = "auto"

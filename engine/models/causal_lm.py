@@ -42,5 +42,8 @@ class CausalLM(Protocol):
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden_size] → [rows, vocab_size] float32."""
 
+    def weight_bytes(self) -> int:
+        """Bytes of the weights, a tied output head counted once."""
+
     def attentions(self) -> Iterable[HasKVCache]:
         """What a KV cache is bound to, first layer to last."""

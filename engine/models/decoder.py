@@ -164,5 +164,9 @@ class Decoder(nn.Module):
         """Number of weights, a tied output head counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
+    def weight_bytes(self) -> int:
+        """Bytes of the weights, a tied output head counted once."""
+        return self.num_parameters() * self.dtype.itemsize
+
     def _layers(self) -> list[DecoderLayer]:
         return cast(list[DecoderLayer], list(self.layers))

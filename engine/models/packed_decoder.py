@@ -78,7 +78,6 @@ class PackedDecoder:
     def __init__(self, decoder: Decoder, quantization: Quantization | None = None) -> None:
         self.architecture = decoder.architecture
         self.dtype, self.device = decoder.dtype, decoder.device
-        self._num_parameters = decoder.num_parameters()
         windows = self.architecture.sliding_windows
         layers = cast(list[DecoderLayer], list(decoder.layers))
         self._layers = [PackedLayer(layer, window, quantization) for layer, window in zip(layers, windows, strict=True)]
@@ -117,9 +116,12 @@ class PackedDecoder:
         """What a KV cache is bound to, first layer to last."""
         return iter(self._layers)
 
-    def num_parameters(self) -> int:
-        """Number of weights, a tied output head counted once."""
-        return self._num_parameters
+    def weight_bytes(self) -> int:
+        """Bytes of the weights, a tied output head counted once."""
+        matrices = [self._embedding] if self._head is self._embedding else [self._embedding, self._head]
+        for layer in self._layers:
+            matrices += layer.weights[:4]
+        return sum(matrix.num_bytes for matrix in matrices)
 
 
 def _taken(linear: FusedLinear, quantization: Quantization | None, *, interleaved: bool = False) -> PackedMatrix:
@@ -131,6 +133,12 @@ def _taken(linear: FusedLinear, quantization: Quantization | None, *, interleave
 
 
 def _emptied(parameter: nn.Parameter) -> Tensor:
+    """The parameter's data, which it loses; in half the bytes, if that changes none of the numbers."""
     data = parameter.data
     parameter.data = data.new_empty(0)
+    if data.dtype == torch.float32:
+        # Many a float32 model was widened from bfloat16: its weights have nothing in their lower halves.
+        narrow = data.bfloat16()
+        if torch.equal(narrow.float(), data):
+            return narrow
     return data

@@ -8,6 +8,7 @@ from engine.config import Dtype, EngineConfig
 from engine.errors import ConfigError, ModelError
 from engine.models.architecture import Architecture
 from engine.worker.memory import device_memory, gib
+from kernels.cpu.packing import GROUP_SIZE
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -45,6 +46,27 @@ def resolve_dtype(dtype: Dtype, checkpoint_dtype: str | None, device: torch.devi
     if resolved is torch.bfloat16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
         raise ConfigError(f"{torch.cuda.get_device_name(device)} has no bfloat16; use dtype=float16 or float32.")
     return resolved
+
+
+def require_quantizable(quantization: str | None, architecture: Architecture, backend: str) -> None:
+    """Refuse a quantization that the kernels cannot run.
+
+    Raises:
+        ConfigError: they are not those of the CPU, or the model's sizes do not divide into groups.
+    """
+    if quantization is None:
+        return
+    if backend != "cpu":
+        raise ConfigError(
+            f"quantization={quantization} needs the CPU kernels (attention_backend=cpu), got {backend}."
+        )
+    group = GROUP_SIZE[quantization]
+    heads_size = architecture.num_heads * architecture.head_size
+    for features in (architecture.hidden_size, architecture.intermediate_size, heads_size):
+        if features % group:
+            raise ConfigError(
+                f"quantization={quantization} needs sizes that are multiples of {group}, but the model has {features}."
+            )
 
 
 def resolve_max_model_len(asked: int | None, architecture: Architecture) -> int:

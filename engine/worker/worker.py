@@ -39,6 +39,7 @@ from engine.worker.memory import device_memory, device_name
 from engine.worker.model_runner import ModelRunner
 from engine.worker.placement import (
     require_memory,
+    require_quantizable,
     require_room_for_weights,
     resolve_device,
     resolve_dtype,
@@ -117,6 +118,7 @@ class Worker:
             device=self.device,
         )
         self.backend = make_backend(self.config.execution.attention_backend, spec)
+        require_quantizable(self.config.model.quantization, architecture, self.backend.name)
         with torch.device("meta"):
             num_parameters = Decoder(architecture, 1, dtype).num_parameters()
         require_room_for_weights(num_parameters, dtype, self.device)
@@ -127,15 +129,15 @@ class Worker:
         else:
             load_weights(decoder, self.model_path)
         if self.backend.name == "cpu":
-            self.decoder = PackedDecoder(decoder)
+            self.decoder = PackedDecoder(decoder, self.config.model.quantization)
         else:
             self.decoder = decoder
             if self.config.execution.compilation_level:
-                compile_layers(decoder, self.backend)
+                compile_layers(decoder)
         self.startup.append(
             ModelLoaded(
                 num_parameters=num_parameters,
-                weight_bytes=num_parameters * dtype.itemsize,
+                weight_bytes=self.decoder.weight_bytes(),
                 attention_backend=self.backend.name,
                 duration_ns=time.perf_counter_ns() - started,
             )

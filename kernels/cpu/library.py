@@ -7,6 +7,7 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -71,7 +72,7 @@ def _build(path: Path) -> None:
         command = [sys.executable, "-c", _BUILD, folder, str(_SOURCE), " ".join(_FLAGS), " ".join(_LINK_FLAGS)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise BuildError(f"the CPU kernels did not compile: {_last_error(done.stdout + done.stderr)}")
+            raise BuildError(f"the CPU kernels did not compile: {_first_error(done.stdout + done.stderr)}")
         os.replace(Path(folder) / "orrery_cpu.so", path)
 
 
@@ -85,9 +86,12 @@ cpp_extension.load("orrery_cpu", [source], extra_cflags=flags.split(), extra_ldf
 """
 
 
-def _last_error(output: str) -> str:
-    errors = [line.strip() for line in output.splitlines() if "error" in line.lower()]
-    return (errors or [output.strip().splitlines()[-1]])[0]
+def _first_error(output: str) -> str:
+    """What the compiler objected to first, or whatever was said last."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return next(
+        (line for line in lines if re.search(r"(?<!\w)error:", line)), lines[-1] if lines else "it said nothing"
+    )
 
 
 def _cache_dir() -> Path:

@@ -1,8 +1,9 @@
-"""The decoder against Hugging Face's models: same logits, whichever way a prompt is cut into steps."""
+"""Both decoders against Hugging Face's models: same logits, whichever way a prompt is cut into steps."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engine.attention.backend import AttentionInputs, AttentionSpec
+from engine.attention.cpu import CpuBackend
 from engine.attention.torch import TorchBackend
 from engine.errors import ModelError
 from engine.layers.attention import AttentionMetadata
 from engine.models.architecture import read_architecture
+from engine.models.causal_lm import CausalLM
 from engine.models.decoder import Decoder
 from engine.models.loading import load_weights
+from engine.models.packed_decoder import PackedDecoder
 from engine.worker.kv_cache import CacheShape, bind_kv_cache
 from engine.worker.layer_groups import group_layers
+from kernels.cpu import library
 from tests.models.random_models import VARIANTS, save_random_model
 
 BLOCK_SIZE = 4
@@ -34,14 +39,26 @@ def load(folder: Path, dtype: torch.dtype = torch.float32) -> Decoder:
     return decoder
 
 
-def backend_of(decoder: Decoder) -> TorchBackend:
-    shape, dtype = decoder.architecture, decoder.embed_tokens.dtype
+def load_packed(folder: Path, dtype: torch.dtype = torch.float32) -> PackedDecoder:
+    if library.why_unavailable() is not None:
+        pytest.skip(str(library.why_unavailable()))
+    decoder = PackedDecoder(load(folder, dtype))
+    bind_kv_cache(decoder, CacheShape.of(decoder, BLOCK_SIZE), 3 * NUM_BLOCKS, backend_of(decoder))
+    return decoder
+
+
+def backend_of(decoder: CausalLM) -> TorchBackend | CpuBackend:
+    shape = decoder.architecture
     heads = (shape.num_heads, shape.num_kv_heads, shape.head_size)
-    return TorchBackend(AttentionSpec(*heads, BLOCK_SIZE, dtype, torch.device("cpu")))
+    spec = AttentionSpec(*heads, BLOCK_SIZE, decoder.dtype, torch.device("cpu"))
+    return CpuBackend(spec) if isinstance(decoder, PackedDecoder) else TorchBackend(spec)
+
+
+LOADERS = [load, load_packed]
 
 
 @torch.inference_mode()
-def run_step(decoder: Decoder, tokens: Tensor, computed: list[int], scheduled: list[int], tables: Tensor) -> Tensor:
+def run_step(decoder: CausalLM, tokens: Tensor, computed: list[int], scheduled: list[int], tables: Tensor) -> Tensor:
     """One step over some of the tokens of several requests: their logits, [num_tokens, vocab_size]."""
     spans = [range(begin, begin + length) for begin, length in zip(computed, scheduled, strict=True)]
     positions = torch.tensor([position for span in spans for position in span])
@@ -59,10 +76,13 @@ def run_step(decoder: Decoder, tokens: Tensor, computed: list[int], scheduled: l
     return decoder.compute_logits(hidden)
 
 
+@pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_logits_match_in_chunks_and_in_a_batch(variant: str, tmp_path: Path) -> None:
+def test_logits_match_in_chunks_and_in_a_batch(
+    variant: str, loader: Callable[[Path], CausalLM], tmp_path: Path
+) -> None:
     reference = save_random_model(tmp_path, variant)
-    decoder = load(tmp_path)
+    decoder = loader(tmp_path)
     tokens = torch.randint(3, 131, (2, 40))
     with torch.inference_mode():
         expected = reference(tokens).logits
@@ -79,23 +99,44 @@ def test_logits_match_in_chunks_and_in_a_batch(variant: str, tmp_path: Path) -> 
     assert float(expected.std()) > 0.5, "logits this flat would match by accident"
 
 
-def test_a_request_gets_the_same_logits_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("loader", "tolerance"), [(load, 1e-5), (load_packed, 0.0)])
+def test_a_request_gets_the_same_logits_alone(
+    loader: Callable[[Path], CausalLM], tolerance: float, tmp_path: Path
+) -> None:
     save_random_model(tmp_path, "llama")
-    decoder = load(tmp_path)
+    decoder = loader(tmp_path)
     tokens, tables = torch.randint(3, 131, (3, 30)), torch.arange(1, 25).view(3, 8)
     together = run_step(decoder, tokens, [0, 0, 0], [30, 7, 19], tables)
     alone = run_step(decoder, tokens[1:2], [0], [7], tables[1:2] + 30)
-    torch.testing.assert_close(together[30:37], alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(together[30:37], alone, atol=tolerance, rtol=tolerance)
 
 
-def test_bfloat16_stays_close(tmp_path: Path) -> None:
+@pytest.mark.parametrize("loader", LOADERS)
+def test_bfloat16_stays_close(loader: Callable[[Path, torch.dtype], CausalLM], tmp_path: Path) -> None:
     reference = save_random_model(tmp_path, "qwen3").bfloat16()
-    decoder = load(tmp_path, torch.bfloat16)
+    decoder = loader(tmp_path, torch.bfloat16)
     tokens = torch.randint(3, 131, (1, 30))
     logits = run_step(decoder, tokens, [0], [30], torch.arange(1, 9)[None])
     with torch.inference_mode():
         expected = reference(tokens).logits[0].float()
     assert (logits - expected).abs().mean() < 0.05 * expected.std()
+
+
+def test_float32_weights_that_were_bfloat16_are_stored_as_bfloat16(tmp_path: Path) -> None:
+    model = save_random_model(tmp_path, "llama")
+    exact, tokens, tables = load_packed(tmp_path), torch.randint(3, 131, (1, 30)), torch.arange(1, 9)[None]
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16().float()
+    model.save_pretrained(tmp_path)
+    narrow = load_packed(tmp_path)
+    assert narrow.dtype is torch.float32
+    assert 2 * narrow.weight_bytes() == exact.weight_bytes()
+    torch.testing.assert_close(
+        run_step(narrow, tokens, [0], [30], tables),
+        run_step(load(tmp_path), tokens, [0], [30], tables),
+        atol=1e-4,
+        rtol=0,
+    )
 
 
 def test_a_sharded_checkpoint_of_another_dtype(tmp_path: Path) -> None:
