@@ -71,7 +71,9 @@ class GuidedDecodingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     ] = None
 
     def __post_init__(self) -> None:
-        given = [name for name in _FORMS if getattr(self, name) not in (None, False)]
+        given = [name for name in _FORMS if getattr(self, name) is not None]
+        if self.json_object is False:
+            given.remove("json_object")
         if len(given) != 1:
             raise RequestError(
                 f"guided_decoding must have exactly one of {', '.join(_FORMS)}, got {' and '.join(given) or 'none'}."

@@ -48,6 +48,8 @@ PLACES = {
     "stop": Place("engine/core/scheduler/stop.py", "check_stop"),
     "abort": Place("engine/core/engine_core.py", "EngineCore.abort"),
     "grammar": Place("engine/core/structured_output.py", "StructuredOutputManager.grammar_init"),
+    "mask": Place("engine/core/structured_output.py", "StructuredOutputManager.grammar_bitmask"),
+    "advance": Place("engine/core/structured_output.py", "StructuredOutputManager.accept_tokens"),
     "match": Place(_TRANSFER, "KVTransferManager.get_num_new_matched_tokens"),
     "arrival": Place(_TRANSFER, "KVTransferManager.take_arrived"),
     "hold": Place(_TRANSFER, "KVTransferManager.free_when_done"),
@@ -132,6 +134,7 @@ class _Telling:
         self.config = view.header.config.scheduler
         self.block_size = view.header.kv_cache.block_size
         self.max_model_len = view.header.model.max_model_len
+        self.vocab_size = view.header.model.vocab_size
         self.before, self.after = view.before, view.after
         self.rows: dict[int, ev.ScheduleRequest] = {}
         self.running = set(view.before.running)
@@ -314,6 +317,23 @@ class _Telling:
             return _Said(event.request, "its grammar is ready", "gate")
         return None
 
+    # --- grammars ---------------------------------------------------------------------------------------------
+
+    def masked(self, event: ev.GrammarBitmaskFilled) -> _Said:
+        allowed = ", ".join(
+            f"{' then '.join(f'{number:,}' for number in numbers_of)} to r{serial}"
+            for serial, numbers_of in zip(event.requests, event.num_allowed, strict=True)
+        )
+        return _Said(None, f"the grammars allow, of {count(self.vocab_size, 'token')}: {allowed}", "mask")
+
+    def advanced(self, event: ev.GrammarAdvanced) -> _Said | None:
+        if event.terminated:
+            return _Said(event.request, "its grammar has come to its end: nothing may follow", "advance")
+        if event.before is None or not event.after:
+            return None
+        way = " → ".join("?" if state is None else str(state) for state in (event.before, *event.after))
+        return _Said(event.request, f"its grammar goes on: state {way}", "advance", detail=True)
+
     # --- what came back ---------------------------------------------------------------------------------------
 
     def updated(self, event: ev.UpdateRequest) -> _Said | None:
@@ -363,6 +383,8 @@ _TELL: dict[type[ev.Event], Callable[[_Telling, Any], _Said | None]] = {
     ev.KVTransferMatched: _Telling.matched,
     ev.KVHeld: _Telling.held_back,
     ev.RequestStatusChanged: _Telling.turned,
+    ev.GrammarBitmaskFilled: _Telling.masked,
+    ev.GrammarAdvanced: _Telling.advanced,
     ev.UpdateRequest: _Telling.updated,
     ev.ExecutorFailed: _Telling.failed,
     ev.RequestFinished: _Telling.finished,

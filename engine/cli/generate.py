@@ -14,7 +14,8 @@ from rich.markup import escape
 from rich.text import Text
 from typer import Exit, Option
 
-from engine.sampling_params import SamplingParams
+from engine.errors import RequestError
+from engine.sampling_params import GuidedDecodingParams, SamplingParams
 
 if TYPE_CHECKING:
     from engine.logprobs import TokenLogprobs
@@ -41,6 +42,10 @@ def generate(
     min_tokens: Annotated[int | None, Option(help="Fewest tokens to generate.")] = None,
     ignore_eos: Annotated[bool, Option("--ignore-eos", help="Go on after the model's end of sequence.")] = False,
     stop: Annotated[list[str] | None, Option(metavar="TEXT", help="End at this text; may be repeated.")] = None,
+    guided_choice: Annotated[list[str] | None, Option(metavar="TEXT", help="One of these; repeat it.")] = None,
+    guided_regex: Annotated[str | None, Option(metavar="PATTERN", help="What the whole output matches.")] = None,
+    guided_json: Annotated[str | None, Option(metavar="SCHEMA", help="A JSON schema, or @FILE with one.")] = None,
+    guided_grammar: Annotated[str | None, Option(metavar="EBNF", help="A grammar, or @FILE with one.")] = None,
     logprobs: Annotated[int | None, Option(help="Show log probabilities, of so many likely tokens per place.")] = None,
     dtype: Annotated[str | None, Option(help="auto, float32, float16 or bfloat16.")] = None,
     device: Annotated[str | None, Option(help="auto, cpu or cuda.")] = None,
@@ -72,6 +77,7 @@ def generate(
             ignore_eos=ignore_eos,
             stop=tuple(stop or ()),
             logprobs=logprobs,
+            guided_decoding=_guided_decoding(guided_choice, guided_regex, guided_json, guided_grammar),
         )
     )
     engine_args = _given(
@@ -91,6 +97,24 @@ def generate(
     _show(outputs, seconds, trace)
     if any(output.error for output in outputs):
         raise Exit(1)
+
+
+def _guided_decoding(
+    choice: list[str] | None, regex: str | None, json: str | None, grammar: str | None
+) -> GuidedDecodingParams | None:
+    """What the output must look like; None if no option says so."""
+    given = _given(choice=choice or None, regex=regex, json=_text_of(json), grammar=_text_of(grammar))
+    return GuidedDecodingParams(**given) if given else None
+
+
+def _text_of(argument: str | None) -> str | None:
+    """An argument, or what is in the file it names as `@FILE`."""
+    if argument is None or not argument.startswith("@"):
+        return argument
+    try:
+        return Path(argument[1:]).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{_spelled(argument[1:])} cannot be read as text: {error}.") from error
 
 
 def _given(**options: Any) -> dict[str, Any]:

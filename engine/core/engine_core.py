@@ -177,8 +177,6 @@ class EngineCore:
 
         Asked between the forward pass and the sampling, not while the step is planned: see `seams.Executor`.
         """
-        if self._trace is not None:
-            self._trace.step = step
         return self.structured_output_manager.grammar_bitmask(self.scheduler.in_flight.plan_of(step))
 
     def update(self, step: int, output: ModelRunnerOutput | ForwardFailure) -> EngineCoreOutputs:

@@ -52,6 +52,10 @@ class StructuredOutputManager:
         """Whether the grammar of a request is compiled."""
         return request.serial in self._ready
 
+    def must_wait(self, request: Request) -> bool:
+        """Whether a request waits for its grammar, and cannot be admitted before."""
+        return request.status is RequestStatus.WAITING_FOR_FSM and not self.is_ready(request)
+
     def grammar_bitmask(self, plan: StepPlan) -> GrammarBitmask | None:
         """Which tokens each guided row of a step may sample: one mask before each of its drafts, and one behind the
         last; None if no row is guided.
@@ -64,7 +68,10 @@ class StructuredOutputManager:
         rows = [(row.request.serial, row.scheduled.draft_token_ids) for row in guided]
         bitmask = self._backend.fill_bitmask(rows)
         if self._trace is not None:
+            # Between two calls that change something: what these write down belongs to the step that it did before.
+            step, self._trace.step = self._trace.step, plan.step
             self._emit_filled(self._trace, rows, bitmask)
+            self._trace.step = step
         return bitmask
 
     def accept_tokens(self, request: Request, token_ids: list[int]) -> bool:

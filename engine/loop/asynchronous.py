@@ -48,6 +48,8 @@ class AsynchronousLoop:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="executor")
         self._in_flight: deque[_StepInFlight] = deque()
         self._untold: list[EngineCoreOutput] = []
+        self._idle = False
+        """Whether the last plan was empty, and no step is in flight."""
 
     @property
     def has_steps_in_flight(self) -> bool:
@@ -75,7 +77,11 @@ class AsynchronousLoop:
 
     def _step(self) -> EngineCoreOutputs:
         self._untold += self._grammars.tell_core()
+        if self._idle and not self._untold and self._grammars.hold_up_all():
+            self._grammars.wait()
+            return EngineCoreOutputs(step=self._core.scheduler.step, outputs=[])
         plan = self._core.schedule()
+        self._idle = not plan.rows and not self._in_flight
         started = _StepInFlight(plan.step) if plan.rows else None
         if started:
             self._in_flight.append(started)
@@ -85,8 +91,6 @@ class AsynchronousLoop:
             outputs = self._take_in(self._in_flight[0], self._in_flight[0].answer)
         if started:
             started.answer = self._thread.submit(self._executor.sample_tokens, self._core.grammar_bitmask(plan.step))
-        elif not self._in_flight and not self._untold and not outputs.outputs:
-            self._grammars.wait()
         untold, self._untold = self._untold, []
         return EngineCoreOutputs(step=outputs.step, outputs=untold + outputs.outputs)
 

@@ -36,7 +36,12 @@ class GrammarsInWork:
                 ended += self._core.grammar_failed(ids[serial], why_failed).outputs
         return ended
 
+    def hold_up_all(self) -> bool:
+        """Whether no living request can go on before its grammar is ready."""
+        requests = self._core.requests.values()
+        return bool(requests) and all(map(self._core.structured_output_manager.must_wait, requests))
+
     def wait(self) -> None:
-        """Sleep until there is news, for a moment at most: nothing runs, so that alone can go on."""
+        """Sleep until there is news, for a moment at most."""
         if self._backend is not None:
             self._backend.wait(_LONGEST_WAIT)

@@ -24,6 +24,8 @@ class SynchronousLoop:
         self._executor = executor
         self._grammars = GrammarsInWork(core, grammar_backend)
         self._untold: EngineCoreOutputs | None = None
+        self._idle = False
+        """Whether the last plan was empty."""
 
     @property
     def has_steps_in_flight(self) -> bool:
@@ -40,10 +42,12 @@ class SynchronousLoop:
             untold, self._untold = self._untold, None
             return untold
         outputs = self._grammars.tell_core()
+        if self._idle and not outputs and self._grammars.hold_up_all():
+            self._grammars.wait()
+            return EngineCoreOutputs(step=self._core.scheduler.step, outputs=[])
         plan = self._core.schedule()
-        if not plan.rows:
-            if not outputs:
-                self._grammars.wait()
+        self._idle = not plan.rows
+        if self._idle:
             return EngineCoreOutputs(step=plan.step, outputs=outputs)
         try:
             answer = self._forward(plan)

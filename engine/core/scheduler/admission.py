@@ -24,7 +24,7 @@ class AdmissionGates:
 
     def why_wait(self, request: Request) -> WaitingFor | None:
         """What the request waits for; None if it may be admitted."""
-        if request.status is RequestStatus.WAITING_FOR_FSM and not self._structured_output.is_ready(request):
+        if self._structured_output.must_wait(request):
             return "waiting_for_grammar"
         if request.status is RequestStatus.WAITING_FOR_REMOTE_KVS and not self._kv_transfer.has_arrived(request):
             return "waiting_for_remote_kvs"
