@@ -172,6 +172,14 @@ def test_tensors_of_the_worker_are_shown_where_the_trace_has_them(timeline: Time
     assert "\\x1b[31m" in text and "\x1b" not in text, "what a token says must not command the terminal"
 
 
+def test_the_summary_tells_how_long_the_start_took(timeline: Timeline) -> None:
+    assert "start-up" not in drawn(trace_view("crowd.jsonl", timeline))
+    loaded = ev.ModelLoaded(num_parameters=1, weight_bytes=2, attention_backend="torch", duration_ns=1_250_000_000)
+    cache = ev.KVCacheAllocated(num_gpu_blocks=3, num_bytes=4, budget_bytes=5, duration_ns=70_000)
+    real = Timeline(Trace(timeline.header, [loaded, cache, *timeline.events]))
+    assert "model 1.25 s · KV cache 70 µs" in drawn(trace_view("crowd.jsonl", real))
+
+
 def test_a_big_pool_is_drawn_where_something_is(timeline: Timeline) -> None:
     kv_cache = msgspec.structs.replace(timeline.header.kv_cache, num_gpu_blocks=10_000)
     big = Timeline(Trace(msgspec.structs.replace(timeline.header, kv_cache=kv_cache), timeline.events[:60]))

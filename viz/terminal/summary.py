@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import NamedTuple
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.metrics import IterationMetrics, MetricsSummary
+from engine.trace import events as ev
 from sim.summary import LifeLine, TraceSummary
 from sim.timeline import Timeline
 from viz.terminal.step import masthead
@@ -27,6 +29,13 @@ _LATENCIES = (
     ("tpot", "TPOT", "per token after the first"),
     ("e2el", "E2EL", "arrival to last token"),
 )
+_STARTUP: dict[type[ev.Event], str] = {
+    ev.DeviceInitialized: "device",
+    ev.ModelLoaded: "model",
+    ev.MemoryProfiled: "profile",
+    ev.KVCacheAllocated: "KV cache",
+    ev.GraphCaptured: "graphs",
+}
 #: Columns beside a life line: name, tokens, how it ended.
 _BESIDE = 52
 
@@ -40,7 +49,7 @@ def trace_view(name: str, timeline: Timeline) -> RenderableType:
     lives = list(timeline.life_lines.values())
     return Group(
         masthead(name, timeline.header),
-        _facts(summary, measured, timeline.header.kv_cache.num_gpu_blocks),
+        _facts(summary, measured, timeline),
         panel("Steps", "tokens per step, against the budget", _Steps(timeline.series)),
         panel("Requests", _lives_subtitle(), _Lives(lives[:_MOST_REQUESTS], timeline.steps), _left_out(lives)),
         panel("Latency", f"in milliseconds, of the {measured.completed:,} completed", _latencies(measured)),
@@ -49,10 +58,12 @@ def trace_view(name: str, timeline: Timeline) -> RenderableType:
     )
 
 
-def _facts(summary: TraceSummary, measured: MetricsSummary, num_blocks: int) -> RenderableType:
+def _facts(summary: TraceSummary, measured: MetricsSummary, timeline: Timeline) -> RenderableType:
+    num_blocks = timeline.header.kv_cache.num_gpu_blocks
     hit_rate = summary.num_hit_tokens / summary.num_queried_tokens if summary.num_queried_tokens else 0
     reasons = listed(f"{count:,} {reason}" for reason, count in summary.finish_reasons.most_common())
     rows = {
+        "start-up": listed(_startup(timeline)),
         "steps": f"{summary.num_steps:,} in {duration(summary.duration_ns)}, {summary.num_decisions:,} decisions",
         "requests": f"{summary.num_requests:,}" + (f", ended by {reasons}" if reasons else ""),
         "tokens": f"{summary.num_prompt_tokens:,} of prompts, {summary.num_scheduled_tokens:,} computed, "
@@ -73,6 +84,12 @@ def _facts(summary: TraceSummary, measured: MetricsSummary, num_blocks: int) -> 
     if summary.truncated:
         table.add_row("cut short", Text(summary.truncated, "yellow"))
     return Group(table, "")
+
+
+def _startup(timeline: Timeline) -> Iterator[str]:
+    """How long the worker took to be ready; a trace begins with it, if a worker has made it."""
+    for event in takewhile(lambda event: type(event) in _STARTUP, timeline.events):
+        yield f"{_STARTUP[type(event)]} {duration(event.duration_ns)}"  # type: ignore[attr-defined]
 
 
 def _throughput(measured: MetricsSummary) -> Iterator[str]:
