@@ -26,7 +26,6 @@ class Engine:
     """Core and executor, stepped by hand, with the time of every step; no tokenizer and no text."""
 
     def __init__(self, model: str, **engine_args: Any) -> None:
-
         config = EngineConfig.from_args(model, enable_prefix_caching=False, **engine_args)
         self.executor = UniProcExecutor(config)
         self.facts, self.kv_cache = self.executor.initialize()
@@ -41,7 +40,6 @@ class Engine:
 
     def run(self, prompts: list[list[int]], num_tokens: int, **sampling: Any) -> list[list[int]]:
         """Complete prompts by so many tokens each; returns the tokens."""
-
         params = SamplingParams(max_tokens=num_tokens, ignore_eos=True, **{"temperature": 0.0, **sampling})
         serials = [
             self.core.add(EngineCoreRequest(request_id=str(i), prompt_token_ids=tuple(ids), sampling_params=params))
