@@ -11,10 +11,10 @@ PYTEST_ARGS ?= -n 2 --dist loadfile -m "not gpu"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app demo test lint format bench docs smollm2 clean
+.PHONY: help app demo test lint format bench bench-peers docs smollm2 clean
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 app: $(VENV)/.ready ## Set up what is missing and open the app in a browser
 	$(ORRERY) app
@@ -44,8 +44,13 @@ format: $(VENV)/.ready-dev ## Mend what ruff can mend by itself
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
 
-bench: $(VENV)/.ready ## Measure the engine on this machine
-	$(PY) -m engine.bench
+bench: $(VENV)/.ready ## Measure the engine beside its peers on this machine, into docs/benchmarks.md
+	$(ORRERY) model fetch smollm2-135m
+	$(PY) -m engine.bench --docs docs $(BENCH_ARGS)
+
+bench-peers: $(VENV)/.ready ## Install vLLM for CPUs and llama.cpp into .bench/, for make bench
+	$(ORRERY) model fetch smollm2-135m
+	$(PY) -m engine.bench.install_peers
 
 docs: $(VENV)/.ready ## Regenerate docs/trace.md and docs/trace.schema.json from the event types
 	$(PY) -m engine.trace.docs

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from engine.bench.throughput import require_room
 from engine.metrics.distribution import Distribution
 from engine.sampling_params import SamplingParams
 from engine.workload.synthetic import random_requests
@@ -46,13 +47,14 @@ def measure_latency(
         rounds: see `Rounds`.
 
     Raises:
-        RequestError: the lengths do not fit the model.
+        ConfigError: the lengths are more than the engine takes.
         WorkloadError: a length is below 1.
     """
     token_ids = range(llm.llm_engine.model.vocab_size)
     requests = random_requests(
         batch_size, random.Random(0), token_ids, input_tokens=input_len, output_tokens=output_len
     )
+    require_room(llm, requests)
     prompts: list[Any] = [{"prompt_token_ids": request.prompt} for request in requests]
     params = SamplingParams(
         n=n, temperature=1.0, ignore_eos=True, max_tokens=output_len, detokenize=not disable_detokenize

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from engine.errors import ForwardError
+from engine.errors import ConfigError, ForwardError
 from engine.sampling_params import SamplingParams
 from engine.workload.request import WorkloadRequest
 
@@ -50,9 +50,11 @@ def measure_throughput(
         use_tqdm: draw a progress bar, if standard error is a terminal.
 
     Raises:
-        RequestError: a request does not fit the model.
+        ConfigError: a request is longer than the engine takes.
+        RequestError: a prompt is none for this model.
         ForwardError: one could not be finished, so there is nothing to report.
     """
+    require_room(llm, requests)
     prompts: list[Any] = [
         request.prompt if isinstance(request.prompt, str) else {"prompt_token_ids": request.prompt}
         for request in requests
@@ -79,3 +81,20 @@ def measure_throughput(
         prompt_tokens=sum(len(output.prompt_token_ids) for output in outputs),
         output_tokens=sum(len(completion.token_ids) for output in outputs for completion in output.outputs),
     )
+
+
+def require_room(llm: LLM, requests: Sequence[WorkloadRequest]) -> None:
+    """Refuse what would be cut short: fewer tokens than were asked for would flatter the figures.
+
+    Raises:
+        ConfigError: prompt and output of a request are longer than `max_model_len` together.
+    """
+    longest = llm.llm_engine.model.max_model_len
+    for request in requests:
+        prompt = request.prompt
+        length = len(llm.get_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt)
+        if length + request.output_tokens > longest:
+            raise ConfigError(
+                f"max_model_len is {longest}, but a request has {length} prompt tokens and asks for "
+                f"{request.output_tokens} more."
+            )

@@ -40,7 +40,7 @@ def seconds_of_decoding(llm: LLM) -> float:
         output_tokens=OUTPUT_TOKENS,
     )
     for number, request in enumerate(batch):
-        engine.add_request(str(number), {"prompt_token_ids": request.prompt}, params)
+        engine.add_request(str(number), {"prompt_token_ids": request.token_ids}, params)
     engine.step()
     started = time.thread_time()
     while engine.has_unfinished_requests():

@@ -20,6 +20,12 @@ class WorkloadRequest(NamedTuple):
     output_tokens: int
     """Tokens to generate, at least 1; the end of sequence is ignored."""
 
+    @property
+    def token_ids(self) -> list[int]:
+        """The prompt of a request that was made of token ids."""
+        assert isinstance(self.prompt, list)
+        return self.prompt
+
 
 def oversampled(requests: Sequence[WorkloadRequest], count: int, rng: Random) -> list[WorkloadRequest]:
     """The first `count` requests; of a workload with fewer, all of them and then some drawn at random, as vLLM does."""
