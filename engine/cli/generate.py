@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.text import Text
 from typer import Exit, Option
 
+from engine.cli.engine_options import with_engine_options
 from engine.errors import RequestError
 from engine.sampling_params import GuidedDecodingParams, SamplingParams
 
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 _CONTROL_CHARACTERS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 
+@with_engine_options
 def generate(
     prompt: Annotated[list[str], Option(metavar="TEXT", help="A prompt; give it several times for a batch.")],
     model: Annotated[str, Option(help="orrery-tiny, smollm2-135m, a hub name or a folder.")] = "orrery-tiny",
     trace: Annotated[Path | None, Option(help="Record the run here, as .jsonl or .jsonl.zst.")] = None,
-    trace_level: Annotated[str | None, Option(help="How finely: off, control, forward or full.")] = None,
     max_tokens: Annotated[int, Option(help="Most tokens to generate.")] = 64,
     temperature: Annotated[float, Option(help="0 takes the most likely token.")] = 1.0,
     seed: Annotated[int | None, Option(help="Same seed, same text.")] = None,
@@ -47,15 +48,7 @@ def generate(
     guided_json: Annotated[str | None, Option(metavar="SCHEMA", help="A JSON schema, or @FILE with one.")] = None,
     guided_grammar: Annotated[str | None, Option(metavar="EBNF", help="A grammar, or @FILE with one.")] = None,
     logprobs: Annotated[int | None, Option(help="Show log probabilities, of so many likely tokens per place.")] = None,
-    dtype: Annotated[str | None, Option(help="auto, float32, float16 or bfloat16.")] = None,
-    device: Annotated[str | None, Option(help="auto, cpu or cuda.")] = None,
-    block_size: Annotated[int | None, Option(help="Tokens in a KV block.")] = None,
-    num_gpu_blocks_override: Annotated[int | None, Option(help="KV blocks in the pool; default: profiled.")] = None,
-    max_model_len: Annotated[int | None, Option(help="Longest prompt plus output, in tokens.")] = None,
-    max_num_seqs: Annotated[int | None, Option(help="Most requests running at once.")] = None,
-    max_num_batched_tokens: Annotated[int | None, Option(help="Token budget of a step.")] = None,
-    long_prefill_token_threshold: Annotated[int | None, Option(help="Most prompt tokens per request and step.")] = None,
-    enable_prefix_caching: Annotated[bool | None, Option(help="Reuse the KV blocks of equal beginnings.")] = None,
+    **engine_args: Any,
 ) -> None:
     """Generate text, and record every decision on the way."""
     # A terminal may be unable to show what a model says: better an escape than no answer.
@@ -80,20 +73,7 @@ def generate(
             guided_decoding=_guided_decoding(guided_choice, guided_regex, guided_json, guided_grammar),
         )
     )
-    engine_args = _given(
-        dtype=dtype,
-        device=device,
-        block_size=block_size,
-        num_gpu_blocks_override=num_gpu_blocks_override,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        long_prefill_token_threshold=long_prefill_token_threshold,
-        enable_prefix_caching=enable_prefix_caching,
-        trace=trace,
-        trace_level=trace_level,
-    )
-    outputs, seconds = _run(model, prompt, sampling, engine_args)
+    outputs, seconds = _run(model, prompt, sampling, {**engine_args, **_given(trace=trace)})
     _show(outputs, seconds, trace)
     if any(output.error for output in outputs):
         raise Exit(1)
