@@ -15,7 +15,9 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.attention.backend import AttentionInputs
@@ -73,6 +75,8 @@ class InputBuffers:
             )
             for _ in range(2)
         ]
+        self._decodes: dict[int, DeviceInputs] = {}
+        """The places of so many decodes."""
         self._copied: list[torch.cuda.Event | None] = [None, None]
         self._turn = 0
 
@@ -92,15 +96,15 @@ class InputBuffers:
         num_requests = inputs.seq_lens.numel()
         num_rows = num_requests + num_padded_tokens - inputs.input_ids.numel()
         vectors, tables = self._staging[self._turn]
-        used = self._write_vectors(vectors, inputs, num_padded_tokens, num_rows)
+        used = self._write_vectors(vectors.numpy(), inputs, num_padded_tokens, num_rows)
         self._vectors[:used].copy_(vectors[:used], non_blocking=True)
 
         # They are wide, and a step fills few of their columns: only these travel, packed.
         columns = inputs.block_tables[0].shape[1]
         shape = self._num_groups, num_rows, columns
         packed = tables[: self._num_groups * num_rows * columns]
-        for target, table in zip(packed.view(shape), inputs.block_tables, strict=True):
-            target[:num_requests] = table
+        for target, table in zip(packed.numpy().reshape(shape), inputs.block_tables, strict=True):
+            target[:num_requests] = table.numpy()
             target[num_requests:] = 0
         on_device = self._packed_tables[: packed.numel()].copy_(packed, non_blocking=True)
         self._tables[:, :num_rows, :columns] = on_device.view(shape)
@@ -119,33 +123,45 @@ class InputBuffers:
             torch.arange(num_rows + 1, out=group.query_start_loc)
         return placed
 
-    def _write_vectors(self, flat: Tensor, inputs: StepInputs, num_tokens: int, num_rows: int) -> int:
+    def _write_vectors(self, flat: NDArray[np.int64], inputs: StepInputs, num_tokens: int, num_rows: int) -> int:
         """Write a step's vectors into pinned memory, padding behind them; returns the elements it takes."""
-        *by_token, query_start_loc, seq_lens = self._split(flat, num_tokens, num_rows)
+        lengths = _lengths(num_tokens, num_rows, self._num_groups)
+        starts = list(accumulate(map(_aligned, lengths), initial=0))
+        *by_token, query_start_loc, seq_lens = (
+            flat[start : start + length] for start, length in zip(starts, lengths, strict=False)
+        )
+        real, num_requests = inputs.input_ids.numel(), inputs.seq_lens.numel()
         sources = inputs.input_ids, inputs.positions, *inputs.slot_mappings
-        paddings = 0, 0, *(PADDED_SLOT for _ in inputs.slot_mappings)
-        for target, source, padding in zip(by_token, sources, paddings, strict=True):
-            target[: source.numel()] = source
-            target[source.numel() :] = padding
-        num_requests = inputs.seq_lens.numel()
-        query_start_loc[: num_requests + 1] = inputs.query_start_loc
-        query_start_loc[num_requests:] = torch.arange(inputs.input_ids.numel(), num_tokens + 1)
-        seq_lens[:num_requests] = inputs.seq_lens
+        for target, source in zip(by_token, sources, strict=True):
+            target[:real] = source.numpy()
+        for target in by_token[:2]:
+            target[real:] = 0
+        for target in by_token[2:]:
+            target[real:] = PADDED_SLOT
+        query_start_loc[: num_requests + 1] = inputs.query_start_loc.numpy()
+        query_start_loc[num_requests:] = np.arange(real, num_tokens + 1)
+        seq_lens[:num_requests] = inputs.seq_lens.numpy()
         seq_lens[num_requests:] = PADDED_SEQ_LEN
-        return int(seq_lens.storage_offset()) + num_rows
+        return starts[-2] + num_rows
 
     def _views(self, num_tokens: int, num_rows: int) -> DeviceInputs:
-        input_ids, positions, *slots, query_start_loc, seq_lens = self._split(self._vectors, num_tokens, num_rows)
+        """The places of a step on the device; those of decodes are asked for again and again."""
+        known = self._decodes.get(num_rows) if num_tokens == num_rows else None
+        if known is not None:
+            return known
+        lengths = _lengths(num_tokens, num_rows, self._num_groups)
+        starts = accumulate(map(_aligned, lengths), initial=0)
+        input_ids, positions, *slots, query_start_loc, seq_lens = (
+            self._vectors[start : start + length] for start, length in zip(starts, lengths, strict=False)
+        )
         groups = (
             AttentionInputs(table[:num_rows], query_start_loc, seq_lens, slot_mapping)
             for table, slot_mapping in zip(self._tables, slots, strict=True)
         )
-        return DeviceInputs(input_ids, positions, tuple(groups))
-
-    def _split(self, flat: Tensor, num_tokens: int, num_rows: int) -> list[Tensor]:
-        lengths = _lengths(num_tokens, num_rows, self._num_groups)
-        starts = accumulate(map(_aligned, lengths), initial=0)
-        return [flat[start : start + length] for start, length in zip(starts, lengths, strict=False)]
+        made = DeviceInputs(input_ids, positions, tuple(groups))
+        if num_tokens == num_rows:
+            self._decodes[num_rows] = made
+        return made
 
     def _take_turns(self) -> None:
         if self._on_gpu:

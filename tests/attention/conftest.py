@@ -1,11 +1,5 @@
-"""Without a GPU, Triton's kernels run in its interpreter."""
+"""Triton's kernels run wherever the tests do."""
 
 from __future__ import annotations
 
-import os
-
-import torch
-
-# Read when Triton is imported, which nothing does before the first launch.
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+import tests.interpreted  # noqa: F401

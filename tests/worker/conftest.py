@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+# isort: off
+import tests.interpreted  # noqa: F401 - before Transformers, which imports Triton
 import transformers
+# isort: on
 
 from tests.models.random_models import save_random_model
 

@@ -6,7 +6,6 @@ tested on a GPU.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,10 +21,6 @@ from tests.models.random_models import save_random_model
 from tests.worker.test_runner import BLOCK_SIZE, Script, prompt_of, record
 
 SIZES = (1, 2, 4)
-
-# Read when Triton is imported, which nothing does before the first launch.
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(scope="module")
