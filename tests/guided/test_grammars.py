@@ -36,6 +36,10 @@ TAGS = {
 }
 
 
+#: Names whose last letters are hexadecimal digits, beside a string that makes the grammar be written anew.
+KEYS = {"type": "object", "properties": {name: {"type": "string", "maxLength": 1} for name in ("größe", "ÿ1")}}
+
+
 @pytest.mark.parametrize(
     ("asked", "right", "wrong"),
     [
@@ -45,6 +49,7 @@ TAGS = {
         ({"json_object": True}, ["{}", '{"a": [1, null, {"b": "\\u00e9"}]}'], ["[1]", "{'a': 1}", '{"a": 1,}']),
         ({"json": {"type": "string", "maxLength": 2}}, ['"é!"', '""'], ['"abc"', '"\t"', '"\x00"']),
         ({"json": {"type": "string", "pattern": "^a.c$"}}, ['"abc"'], ['"a"c"', '"a\\c"', '"a\nc"', '"ac"']),
+        ({"json": KEYS}, ['{"größe": "a"}', '{"ÿ1": "a"}'], ['{"gr\u00f6\u0dfe": "a"}']),
         ({"json": True}, ["3", "[null]"], ["", "nul"]),
         ({"structural_tag": TAGS}, ["", "a < f", 'x<f>"é"</f>y'], ["<f", '<f>"\t"</f>', '<f>"abc"</f>', "<f>3</f>"]),
     ],

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kernels.logits_bitmask import (
     apply_token_bitmask,
+    apply_token_bitmask_by_bytes,
     apply_token_bitmask_reference,
     apply_token_bitmask_triton,
     expand_bitmask,
@@ -37,7 +38,8 @@ def test_every_bit_counts(vocab_size: int, device: str) -> None:
     words = random_words(2, -(-vocab_size // 32))
     allowed = torch.tensor([allowed_by(row, vocab_size) for row in words.tolist()])
     assert torch.equal(expand_bitmask(words, vocab_size), allowed)
-    for apply in (apply_token_bitmask_reference, apply_token_bitmask_triton):
+    by_bytes = [apply_token_bitmask_by_bytes] if torch.device(device).type == "cpu" else []
+    for apply in (apply_token_bitmask_reference, apply_token_bitmask_triton, *by_bytes):
         # The masked rows are the last and the first of three, and lie in a wider buffer.
         buffer = torch.randn(3, vocab_size + 5, device=device)
         before = buffer.clone()
