@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.sample.logits_processors import ConstrainedRow
 from engine.sample.penalties import Penalties
-from kernels.gumbel_sampling import gumbel_max
+from kernels.gumbel_sampling import argmax, gumbel_max
 from kernels.philox import Stream
 from kernels.top_k_top_p import mask_min_p, mask_top_k_top_p
 
@@ -46,6 +46,11 @@ class SamplingMetadata(NamedTuple):
     penalties: Penalties | None = None
     """None if no row has any."""
 
+    @classmethod
+    def greedy(cls) -> SamplingMetadata:
+        """Of rows that all take their largest logit, as it is: there is nothing to tell of them."""
+        return _GREEDY
+
     @property
     def all_greedy(self) -> bool:
         """Whether no row needs a random number."""
@@ -65,6 +70,10 @@ class SamplingMetadata(NamedTuple):
             constrained=(),
             penalties=None,
         )
+
+
+_NONE = torch.empty(0)
+_GREEDY = SamplingMetadata(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, any_min_p=False, any_top_k_top_p=False)
 
 
 def process_logits(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
@@ -112,7 +121,7 @@ def sample(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
         [rows] int64 token ids.
     """
     if metadata.all_greedy:
-        return logits.argmax(dim=-1)
+        return argmax(logits)
     temperature = metadata.temperature
     if metadata.any_min_p or metadata.any_top_k_top_p:
         rows = metadata.random_rows

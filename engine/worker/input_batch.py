@@ -160,9 +160,12 @@ class InputBatch:
 
     def sampling_metadata(self, rows: NDArray[np.int64], device: torch.device) -> SamplingMetadata:
         """The sampling parameters of some rows, in their order."""
-        top_k, top_p, min_p = self._top_k[rows], self._top_p[rows], self._min_p[rows]
         temperature = self._temperature[rows]
         random = temperature > 0.0
+        penalised = self._penalised[rows].any()
+        if not (penalised or self._constraints or random.any()):
+            return SamplingMetadata.greedy()
+        top_k, top_p, min_p = self._top_k[rows], self._top_p[rows], self._min_p[rows]
         return SamplingMetadata(
             temperature=to_device(temperature, device),
             top_k=to_device(top_k, device),
@@ -174,7 +177,7 @@ class InputBatch:
             any_min_p=bool((random & (min_p > 0.0)).any()),
             any_top_k_top_p=bool((random & ((top_k > 0) | (top_p < 1.0))).any()),
             constrained=self._constrained(rows) if self._constraints else (),
-            penalties=self._penalties(rows, device) if self._penalised[rows].any() else None,
+            penalties=self._penalties(rows, device) if penalised else None,
         )
 
     def _constrained(self, rows: NDArray[np.int64]) -> list[ConstrainedRow]:

@@ -141,7 +141,9 @@ class ModelRunner:
                 processed = self._mask(processed, pending.logits, grammar_bitmask, inputs, metadata)
             on_device = sample(processed, metadata)
             # NaN is the maximum of its row, so that one number per row says whether it could be sampled.
-            tokens, largest = read_back(on_device, processed.amax(dim=-1))
+            greedy = metadata.all_greedy
+            largest = processed.gather(-1, on_device[:, None])[:, 0] if greedy else processed.amax(dim=-1)
+            tokens, largest = read_back(on_device, largest)
             failed = why_unsampled(largest)
             errors = {inputs.serials[inputs.sampled[index]]: why for index, why in failed.items()}
             logprobs = self._logprobs(inputs, pending.logits, on_device, failed)

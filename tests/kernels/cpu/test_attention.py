@@ -130,9 +130,9 @@ def test_a_token_without_a_slot_is_not_written() -> None:
     requests = Requests([5])
     before = requests.keys.clone()
     step = Step(requests.tables, torch.tensor([0, 1]), torch.tensor([1]), torch.tensor([-1]), group=3)
-    attention(
-        requests.query[0][:1], *requests.new[0][:, :1], requests.heads, Cache.of(requests.keys, requests.values), step
-    )
+    key, value = requests.new[0][:, :1]
+    cache = Cache.of(requests.keys, requests.values)
+    attention(requests.query[0][:1], key, value, requests.heads, cache, step)
     assert torch.equal(before.isnan(), requests.keys.isnan())
 
 
