@@ -29,6 +29,7 @@ from engine.trace.events import (
 )
 from engine.trace.recorder import Recorder
 from engine.worker.compilation import compile_layers
+from engine.worker.cpu_threads import size_threads
 from engine.worker.cuda_graphs import CudaGraphRecorder, DecodeGraphs
 from engine.worker.dispatch import capture_sizes
 from engine.worker.input_batch import InputBatch
@@ -86,6 +87,8 @@ class Worker:
         started = time.perf_counter_ns()
         self.device = resolve_device(self.config.model.device)
         require_memory(self.config, self.device)
+        if self.device.type == "cpu":
+            size_threads()
         memory = device_memory(self.device)
         self.startup.append(
             DeviceInitialized(
