@@ -92,7 +92,9 @@ def _random_leaf(rng: random.Random) -> dict[str, Any]:
             {"type": "integer"} if rng.random() < 0.06 else {"type": "integer", "minimum": 0, "maximum": 120},
             {"type": "integer", "minimum": low, "maximum": low + rng.randint(0, 200)},
             {"type": "number"} if rng.random() < 0.06 else {"type": "integer", "exclusiveMinimum": 3, "maximum": 99},
-            {"type": "number", "minimum": low, "exclusiveMaximum": low + 7} if rng.random() < 0.06 else {"type": "null"},
+            {"type": "number", "minimum": low, "exclusiveMaximum": low + 7}
+            if rng.random() < 0.06
+            else {"type": "null"},
             {"type": "boolean"},
             {"type": "null"},
             {"type": "string", "maxLength": rng.randint(1, 12)},
