@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any, cast
 
 from engine.attention.backend import AttentionBackend, AttentionSpec
@@ -32,14 +33,23 @@ def make_backend(asked: str, spec: AttentionSpec) -> AttentionBackend[Any]:
         ConfigError: the backend asked for cannot serve it; the message names those that can.
     """
     if asked == "auto":
-        names = _PREFERRED[spec.device.type]
-        return next(_load(name)(spec) for name in names if _load(name).why_unavailable(spec) is None)
+        return _best(spec)
     backend = _load(asked)
     why = backend.why_unavailable(spec)
     if why is not None:
         available = ", ".join(available_backends(spec))
         raise ConfigError(f"attention_backend={asked} cannot be used: {why}; available here: {available}.")
     return cast("AttentionBackend[Any]", backend(spec))
+
+
+def _best(spec: AttentionSpec) -> AttentionBackend[Any]:
+    *faster, everywhere = _PREFERRED[spec.device.type]
+    for name in faster:
+        why = _load(name).why_unavailable(spec)
+        if why is None:
+            return cast("AttentionBackend[Any]", _load(name)(spec))
+        print(f"Running with attention_backend={everywhere}, which is several times slower: {why}.", file=sys.stderr)
+    return cast("AttentionBackend[Any]", _load(everywhere)(spec))
 
 
 def available_backends(spec: AttentionSpec) -> list[str]:

@@ -14,6 +14,7 @@ from typer import Option
 
 from engine.bench.datasets import NUM_PROMPTS, RANDOM_INPUT_LEN, RANDOM_OUTPUT_LEN, Dataset
 from engine.cli.engine_options import with_engine_options
+from engine.errors import ConfigError
 
 if TYPE_CHECKING:
     from engine.llm import LLM
@@ -42,6 +43,7 @@ def latency(
     """Measure the seconds that one batch takes, from its prompts to its last token."""
     from engine.bench.latency import measure_latency, report
 
+    _require_place(output_json)
     llm = _load(model, enable_prefix_caching=enable_prefix_caching, **engine_args)
     with llm.llm_engine:
         latencies = measure_latency(
@@ -99,6 +101,7 @@ def throughput(
     **engine_args: Any,
 ) -> None:
     """Measure the tokens per second of many requests, given all at once."""
+    _require_place(output_json)
     dataset = Dataset(
         name=dataset_name,
         path=dataset_path,
@@ -141,6 +144,12 @@ def _load(model: str, **engine_args: Any) -> LLM:
 def _with_progress_bar(phase: str, count: int) -> Iterable[int]:
     bar: Iterable[int] = tqdm(range(count), desc=phase, disable=None)
     return bar
+
+
+def _require_place(path: Path | None) -> None:
+    """See before anything is measured that the result can be written."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise ConfigError(f"output_json must be a file in a folder that is there, got {path}.")
 
 
 def _save(result: dict[str, Any], path: Path | None) -> None:

@@ -1,7 +1,8 @@
 """Compilations in threads of their own, within limits; what was compiled is kept for the next who asks.
 
 A compilation cannot be interrupted. So no request waits for one longer than the time allowed: it ends with an error,
-and the compilation, should it ever end, serves whoever asks next. No more than a few run at once.
+and the compilation, should it ever end, serves whoever asks next. No more than a few run at once; one that is overdue
+is not counted among them, so that it keeps nobody else from theirs, unless there are many such.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from engine.guided_decoding import GrammarSpec
 
 #: A thread that compiles is given this long to end when the engine closes, in seconds.
 _LAST_WAIT = 1.0
+
+#: Overdue compilations that others are run beside; with more of them, requests wait.
+_MOST_OVERDUE = 8
 
 
 class CompilationAnswer(NamedTuple):
@@ -53,6 +57,8 @@ class Compilations:
         self._cache: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()
         self._failures: dict[GrammarSpec, str] = {}
         self._started: set[GrammarSpec] = set()
+        self._running: set[GrammarSpec] = set()
+        self._overdue: set[GrammarSpec] = set()
         self._todo: queue.SimpleQueue[GrammarSpec | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
@@ -64,10 +70,7 @@ class Compilations:
                 return
             self._started.add(spec)
             self._todo.put(spec)
-            if len(self._threads) < min(self._config.max_compiling_grammars, len(self._started)):
-                thread = threading.Thread(target=self._work, name="grammar compiler", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            self._add_threads()
 
     def forget(self, serial: int) -> None:
         """Nobody waits for this request's grammar any more."""
@@ -80,7 +83,10 @@ class Compilations:
             now = time.monotonic()
             answers = [answer for serial in self._waiting if (answer := self._answer(serial, now)) is not None]
             for answer in answers:
-                del self._waiting[answer.serial]
+                spec, deadline = self._waiting.pop(answer.serial)
+                if now >= deadline and spec in self._running:
+                    self._overdue.add(spec)
+            self._add_threads()
             still_asked = {waiting.spec for waiting in self._waiting.values()}
             self._failures = {spec: why for spec, why in self._failures.items() if spec in still_asked}
         return answers
@@ -94,10 +100,21 @@ class Compilations:
 
     def shutdown(self) -> None:
         """End the threads; one in the middle of a compilation is left behind if it takes too long."""
-        for _ in self._threads:
+        with self._changed:
+            threads = list(self._threads)
+        for _ in threads:
             self._todo.put(None)
-        for thread in self._threads:
+        for thread in threads:
             thread.join(_LAST_WAIT)
+
+    def _most_threads(self) -> int:
+        return self._config.max_compiling_grammars + min(len(self._overdue), _MOST_OVERDUE)
+
+    def _add_threads(self) -> None:
+        while len(self._threads) < min(self._most_threads(), len(self._started)):
+            thread = threading.Thread(target=self._work, name="grammar compiler", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def _any_answer(self) -> bool:
         now = time.monotonic()
@@ -122,14 +139,19 @@ class Compilations:
                 if all(waiting.spec != spec for waiting in self._waiting.values()):
                     self._started.discard(spec)
                     continue
+                self._running.add(spec)
             compiled, why = self._try(spec)
             with self._changed:
-                self._started.discard(spec)
+                for each in (self._started, self._running, self._overdue):
+                    each.discard(spec)
                 if compiled is None:
                     self._failures[spec] = why
                 else:
                     self._keep(spec, compiled)
                 self._changed.notify_all()
+                if len(self._threads) > self._most_threads():
+                    self._threads.remove(threading.current_thread())
+                    return
 
     def _try(self, spec: GrammarSpec) -> tuple[CompiledGrammar | None, str]:
         try:

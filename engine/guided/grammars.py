@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _ANY_WHITESPACE = r"[ \n\t]*"
 _WHITESPACE_RULE = "whitespace"
 
+#: Arrays and objects of a schema within one another.
+_MOST_NESTED = 128
+
 #: What must not stand in a JSON string as it is: control characters, the quote, the backslash.
 _ESCAPED_IN_STRINGS = r"\0-\x1f\"\\"
 
@@ -41,6 +44,8 @@ def make_grammar(spec: GrammarSpec, max_bytes: int) -> Grammar:
         GrammarError: something is wrong with it; the reason is the compiler's, where it is the compiler that minds.
     """
     _require_small(len(spec.text.encode()), max_bytes)
+    if spec.kind in ("json", "structural_tag"):
+        _require_shallow(msgspec.json.decode(spec.text))
     try:
         grammar = _MAKERS[spec.kind](spec)
     except GrammarError:
@@ -62,6 +67,16 @@ def reason(error: Exception) -> str:
 def _require_small(num_bytes: int, max_bytes: int) -> None:
     if num_bytes > max_bytes:
         raise GrammarError(f"the grammar has {num_bytes:,} bytes, max_grammar_bytes allows {max_bytes:,}")
+
+
+def _require_shallow(schema: object) -> None:
+    """What a compiler needs for a schema grows with the square of its depth, in time and in memory."""
+    level, depth = [schema], 0
+    while level:
+        if depth > _MOST_NESTED:
+            raise GrammarError(f"the schema is nested more than {_MOST_NESTED} deep")
+        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level, depth = [each for some in inner for each in some], depth + 1
 
 
 def _require_not_empty(text: str) -> None:

@@ -126,7 +126,7 @@ class XGrammarBackend:
             self._grammar_bitmask = torch.empty((num_masks, self._grammar_bitmask.shape[1]), dtype=torch.int32)
         words, first = self._grammar_bitmask[:num_masks], 0
         for serial, drafts in rows:
-            self._guides[serial].fill(words, first, drafts)
+            self._guide_of(serial).fill(words, first, drafts)
             first += 1 + len(drafts)
         return GrammarBitmask(serials=[serial for serial, _ in rows], words=words)
 
@@ -149,7 +149,7 @@ class XGrammarBackend:
         Raises:
             ValueError: a token that they did not allow.
         """
-        guide = self._guides[serial]
+        guide = self._guide_of(serial)
         walk, matcher = guide.walk, guide.matcher
         before = walk.state if walk is not None else None
         after: list[int | None] = []
@@ -167,23 +167,34 @@ class XGrammarBackend:
         self._compilations.forget(serial)
         self._guides.pop(serial, None)
 
+    def _guide_of(self, serial: int) -> _Guide:
+        return self._guides[serial]
+
     def _guide(self, grammar: CompiledGrammar) -> _Guide:
         return _Guide(grammar, self._only_eos)
 
 
 class RecomputingXGrammarBackend(XGrammarBackend):
-    """For a replay: a grammar is compiled the moment it is asked for, since the trace tells when it was ready."""
+    """For a replay: the trace tells which grammars were ready and when, so one is compiled when it is first used."""
 
     def __init__(self, compiler: GrammarCompiler, config: GuidedDecodingConfig) -> None:
         super().__init__(compiler, config)
         self._compile = compiler.compile
+        self._asked: dict[int, GrammarSpec] = {}
 
     def grammar_init(self, serial: int, grammar: GrammarSpec) -> None:
-        """Compile a request's grammar, if it compiles: the trace tells of those that do not."""
-        try:
-            self._guides[serial] = self._guide(self._compile(grammar))
-        except GrammarError:
-            return
+        """Remember a request's grammar."""
+        self._asked[serial] = grammar
+
+    def release(self, serial: int) -> None:
+        """Forget a request."""
+        super().release(serial)
+        self._asked.pop(serial, None)
+
+    def _guide_of(self, serial: int) -> _Guide:
+        if serial not in self._guides:
+            self._guides[serial] = self._guide(self._compile(self._asked[serial]))
+        return self._guides[serial]
 
 
 def _mask_of(token_ids: Sequence[int], vocab_size: int) -> torch.Tensor:

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from engine.attention.cpu import CpuPlan
+from engine.errors import ModelError
 from engine.layers.attention import AttentionMetadata, KVCacheOfLayer
 from engine.layers.linear import FusedLinear
 from engine.models.decoder import Decoder, DecoderLayer
 from kernels.cpu import operations
 from kernels.cpu.operations import Cache, Heads, LayerWeights
-from kernels.cpu.packing import PackedMatrix, Quantization, interleave_gate_up
+from kernels.cpu.packing import GROUP_SIZE, PackedMatrix, Quantization, interleave_gate_up
 
 #: Neither the embedding nor the head bears 4 bits: what is lost there reaches every token.
 _HEAD_QUANTIZATION: dict[Quantization | None, Quantization | None] = {None: None, "int8": "int8", "int4": "int8"}
@@ -83,6 +84,8 @@ class PackedDecoder:
         self._layers = [PackedLayer(layer, window, quantization) for layer, window in zip(layers, windows, strict=True)]
         self._norm, self._eps = decoder.norm.weight.data.float(), decoder.norm.eps
         head = _HEAD_QUANTIZATION[quantization]
+        if head is not None and self.architecture.hidden_size % GROUP_SIZE[head]:
+            head = None
         tied = self.architecture.tie_word_embeddings
         self._embedding = PackedMatrix(_emptied(decoder.embed_tokens), None, head)
         self._head = self._embedding if tied else PackedMatrix(_emptied(decoder.lm_head), None, head)
@@ -129,7 +132,10 @@ def _taken(linear: FusedLinear, quantization: Quantization | None, *, interleave
     matrix, bias = _emptied(linear.weight), None if linear.bias is None else linear.bias.data
     if interleaved:
         matrix, bias = interleave_gate_up(matrix), None if bias is None else interleave_gate_up(bias)
-    return PackedMatrix(matrix, bias, quantization)
+    try:
+        return PackedMatrix(matrix, bias, quantization)
+    except ValueError as error:
+        raise ModelError(f"The model cannot be quantized: {error}") from error
 
 
 def _emptied(parameter: nn.Parameter) -> Tensor:

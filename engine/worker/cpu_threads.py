@@ -6,6 +6,7 @@ another most of the time. Two threads on one core share its multipliers, and gai
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -23,7 +24,15 @@ def size_threads() -> int:
     """
     if not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(min(_physical_cores(), _granted_cores()))
+    _survive_forks()
     return torch.get_num_threads()
+
+
+@functools.cache
+def _survive_forks() -> None:
+    """A forked child has none of its parent's threads, but OpenMP would wait for them: it goes on with one."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 def _physical_cores() -> int:

@@ -140,9 +140,10 @@ def resolve_num_blocks(
     if num_blocks < blocks_per_request + 1:
         needed = (blocks_per_request + 1) * shape.block_bytes
         longest = longest_request(groups, shape.block_size, max(0, num_blocks - 1), max_model_len, config)
+        smaller = f"max_model_len to {longest} or less" if longest > 1 else f"block_size, which is {shape.block_size}"
         raise ConfigError(
             f"One request of max_model_len={max_model_len} tokens needs {gib(needed)} of KV cache "
-            f"({blocks_per_request} blocks and the null block), but only {gib(budget)} are there: lower max_model_len "
-            f"to {longest} or less, or set kv_cache_memory_bytes to {needed} or more."
+            f"({blocks_per_request} blocks and the null block), but only {gib(budget)} are there: lower {smaller}, "
+            f"or set kv_cache_memory_bytes to {needed} or more."
         )
     return num_blocks

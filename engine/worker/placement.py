@@ -8,6 +8,7 @@ from engine.config import Dtype, EngineConfig
 from engine.errors import ConfigError, ModelError
 from engine.models.architecture import Architecture
 from engine.worker.memory import device_memory, gib
+from kernels.cpu import library
 from kernels.cpu.packing import GROUP_SIZE
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -57,7 +58,9 @@ def require_quantizable(quantization: str | None, architecture: Architecture, ba
     if quantization is None:
         return
     if backend != "cpu":
-        raise ConfigError(f"quantization={quantization} needs the CPU kernels (attention_backend=cpu), got {backend}.")
+        why = library.why_unavailable() if backend == "torch" else None
+        reason = f": {why}" if why else ""
+        raise ConfigError(f"quantization={quantization} needs attention_backend=cpu, got {backend}{reason}.")
     group = GROUP_SIZE[quantization]
     heads_size = architecture.num_heads * architecture.head_size
     for features in (architecture.hidden_size, architecture.intermediate_size, heads_size):

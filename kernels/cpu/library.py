@@ -8,6 +8,7 @@ import hashlib
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,7 @@ _FLAGS = (
     "-fno-trapping-math",
 )
 _LINK_FLAGS = ("-fopenmp",)
+_BUILD_FOLDER = "build-"
 
 
 class BuildError(Exception):
@@ -38,42 +40,62 @@ class BuildError(Exception):
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """The library, compiled first if this machine has no copy of these very sources.
+    """The library, compiled first if this machine has no whole copy of these very sources.
 
     Raises:
-        BuildError: there is no compiler, or it failed.
+        BuildError: there is no compiler, it failed, or there is no place for what it makes.
     """
     path = _cache_dir() / f"{_fingerprint()}.so"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
-            if not path.exists():  # another process may have been faster
-                _build(path)
-    return ctypes.CDLL(str(path))
+    try:
+        if not _is_whole(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(path.parent / "build.lock"):
+                if not _is_whole(path):  # another process may have been faster
+                    _build(path)
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BuildError(f"the CPU kernels cannot be kept in {path.parent}: {error.strerror or error}") from error
 
 
 @functools.cache
 def why_unavailable() -> str | None:
-    """Why `load` fails here, in one sentence; None if it does not."""
+    """Why `load` fails here, in one sentence without a full stop; None if it does not."""
     try:
         load()
-    except (BuildError, OSError) as error:
+    except BuildError as error:
         return str(error)
     return None
 
 
+def _is_whole(path: Path) -> bool:
+    """Whether a library is there and as it was built: loading half of one would end the process."""
+    digest = path.with_suffix(".sha256")
+    return path.exists() and digest.exists() and digest.read_text() == _sha256(path)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _build(path: Path) -> None:
+    """Compile the library. The caller holds the lock, so folders of other builds were left behind by killed ones."""
+    for left_behind in path.parent.glob(f"{_BUILD_FOLDER}*"):
+        shutil.rmtree(left_behind, ignore_errors=True)
     compiler = os.environ.get("CXX") or "c++"
-    if shutil.which(compiler) is None:
+    if shutil.which(shlex.split(compiler)[0]) is None:
         raise BuildError(f"the CPU kernels need a C++ compiler, and there is no {compiler} (set CXX to name another)")
     print("Compiling the CPU kernels for this machine (once; about 20 seconds) …", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        # In a process of its own: torch's loader also loads what it has built, and twice is once too often.
+    with tempfile.TemporaryDirectory(prefix=_BUILD_FOLDER, dir=path.parent) as folder:
+        # In a process of its own: torch's loader also loads what it has built, and twice is once too often. Nothing of
+        # torch's is included, so it need not look whether the compiler is like its own.
         command = [sys.executable, "-c", _BUILD, folder, str(_SOURCE), " ".join(_FLAGS), " ".join(_LINK_FLAGS)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        environment = {**os.environ, "TORCH_DONT_CHECK_COMPILER_ABI": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
             raise BuildError(f"the CPU kernels did not compile: {_first_error(done.stdout + done.stderr)}")
-        os.replace(Path(folder) / "orrery_cpu.so", path)
+        built = Path(folder) / "orrery_cpu.so"
+        path.with_suffix(".sha256").write_text(_sha256(built))
+        os.replace(built, path)
 
 
 _BUILD = """
@@ -96,7 +118,7 @@ def _first_error(output: str) -> str:
 
 def _cache_dir() -> Path:
     chosen = os.environ.get("ORRERY_CACHE")
-    cache = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orrery"
+    cache = Path(chosen).expanduser() if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orrery"
     return cache / "kernels"
 
 

@@ -50,7 +50,7 @@ class PackedMatrix:
         quantization: the bits to keep of each weight; None: all.
 
     Raises:
-        ValueError: another dtype, or features that do not divide into groups.
+        ValueError: another dtype, features that do not divide into groups, or weights too large to be quantised.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, quantization: Quantization | None = None) -> None:
@@ -66,6 +66,8 @@ class PackedMatrix:
             if self.features % group:
                 raise ValueError(f"{quantization} needs a multiple of {group} input features, got {self.features}.")
             self.panels, self.scales = (_int8 if quantization == "int8" else _int4)(weight, group)
+            if not bool(self.scales.isfinite().all()):
+                raise ValueError(f"{quantization} keeps scales in float16, and these weights are too large for that.")
         self.bias = None if bias is None else _padded(bias.float()).contiguous()
         self.struct = Matrix(
             self.panels.data_ptr(),

@@ -48,6 +48,14 @@ def test_one_that_cannot_serve_is_refused_with_those_that_can(monkeypatch: pytes
         make_backend("triton", CPU)
 
 
+def test_auto_says_what_would_be_faster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(registry.BACKENDS, "cpu", f"{__name__}:Elsewhere")
+    assert make_backend("auto", CPU).name == "torch"
+    assert capsys.readouterr().err == (
+        "Running with attention_backend=torch, which is several times slower: the moon is full.\n"
+    )
+
+
 class Elsewhere:
     """A backend of another machine."""
 

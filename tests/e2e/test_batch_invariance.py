@@ -5,6 +5,9 @@ Not just the same tokens: the log probabilities are compared as floats, without 
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +96,26 @@ def test_over_cached_prefixes_and_in_another_order(weights: dict[str, str], alon
     assert again == alone[::-1]
     lookups = [event for event in read_trace(tmp_path / "trace.jsonl").events if isinstance(event, KVLookup)]
     assert sum(lookup.num_hit_tokens for lookup in lookups) > 0
+
+
+FORKED = """
+import os
+from engine.llm import LLM
+from engine.sampling_params import SamplingParams
+
+llm = LLM(model="orrery-tiny", device="cpu", max_model_len=64)
+params = SamplingParams(temperature=0.0, max_tokens=4)
+before = llm.generate("Once", params, use_tqdm=False)[0].outputs[0].token_ids
+child = os.fork()
+after = llm.generate("Once", params, use_tqdm=False)[0].outputs[0].token_ids
+assert after == before
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+else:
+    os._exit(0)
+"""
+
+
+def test_after_a_fork() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    subprocess.run([sys.executable, "-c", FORKED], env=environment, check=True, timeout=120)

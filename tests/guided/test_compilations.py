@@ -139,3 +139,16 @@ def test_what_was_used_least_recently_makes_room(workshop: Callable[..., Worksho
         shop.compilations.start(serial, spec(text))
         shop.answers(1)
     assert shop.compiled == ["aaaa", "bbbb", "cccc", "bbbb"]
+
+
+def test_overdue_compilations_keep_nobody_else_waiting(workshop: Callable[..., Workshop]) -> None:
+    shop = workshop(max_compiling_grammars=2, grammar_compile_timeout=0.2)
+    shop.may_go_on.clear()
+    for serial in range(2):
+        shop.compilations.start(serial, spec(f"slow {serial}"))
+    assert all(answer.compiled is None for answer in shop.answers(2).values())
+    for serial in range(2, 6):
+        shop.compilations.start(serial, spec(f"quick {serial}"))
+        (answer,) = shop.answers(1).values()
+        assert answer.compiled is not None, answer.why
+    shop.may_go_on.set()

@@ -152,3 +152,12 @@ def test_a_schema_that_the_compiler_would_not_hold_to_is_refused(schema: dict[st
 )
 def test_what_only_looks_like_an_unheeded_keyword_is_fine(schema: dict[str, Any]) -> None:
     assert make_grammar(GuidedDecodingParams(json=json.dumps(schema)).spec(), LONGEST) is not None
+
+
+def test_schemas_that_are_nested_too_deep_are_refused() -> None:
+    def nested(depth: int) -> str:
+        return '{"type":"array","items":' * depth + '{"type":"string"}' + "}" * depth
+
+    make_grammar(GuidedDecodingParams(json=nested(20)).spec(), LONGEST)
+    with pytest.raises(GrammarError, match="the schema is nested more than 128 deep"):
+        make_grammar(GuidedDecodingParams(json=nested(200)).spec(), LONGEST)

@@ -139,6 +139,16 @@ def test_float32_weights_that_were_bfloat16_are_stored_as_bfloat16(tmp_path: Pat
     )
 
 
+def test_int4_keeps_a_head_whole_that_does_not_divide_into_groups(tmp_path: Path) -> None:
+    save_random_model(tmp_path, "llama", hidden_size=96, intermediate_size=96, head_dim=16)
+    if library.why_unavailable() is not None:
+        pytest.skip(str(library.why_unavailable()))
+    packed, plain = PackedDecoder(load(tmp_path), "int4"), load_packed(tmp_path)
+    ids = torch.arange(20)
+    assert torch.equal(packed.embed(ids), plain.embed(ids))
+    assert packed.weight_bytes() < plain.weight_bytes()
+
+
 def test_a_sharded_checkpoint_of_another_dtype(tmp_path: Path) -> None:
     whole, sharded = tmp_path / "whole", tmp_path / "sharded"
     model = save_random_model(whole, "qwen2").bfloat16()

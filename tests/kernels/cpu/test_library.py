@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -41,6 +42,40 @@ def test_a_compiler_that_fails(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp
     why = library.why_unavailable()
     assert why == "the CPU kernels did not compile: x.cpp:1: error: out of ideas"
     assert not list(fresh.glob("*.so")), "what failed must not be found by the next process"
+
+
+def test_a_damaged_library_is_not_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.so"
+    path.write_bytes(b"machine code")
+    assert not library._is_whole(path), "of which nobody knows that it is whole"
+    path.with_suffix(".sha256").write_text(hashlib.sha256(b"machine code").hexdigest())
+    assert library._is_whole(path)
+    path.write_bytes(b"machine")
+    assert not library._is_whole(path)
+
+
+def test_no_place_for_the_library(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    taken = tmp_path / "a file"
+    taken.write_text("")
+    monkeypatch.setenv("ORRERY_CACHE", str(taken))
+    why = library.why_unavailable()
+    assert why is not None
+    assert why.startswith(f"the CPU kernels cannot be kept in {taken}/kernels: ")
+
+
+def test_a_compiler_with_arguments(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "env no-such-compiler")
+    why = library.why_unavailable()
+    assert why is not None
+    assert why.startswith("the CPU kernels did not compile: "), "env is there, and was asked"
+
+
+def test_what_a_killed_compilation_left_is_removed(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = fresh / "build-xyz"
+    left.mkdir(parents=True)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert library.why_unavailable() is not None
+    assert not left.exists()
 
 
 def test_another_copy_of_the_sources_is_another_library(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
