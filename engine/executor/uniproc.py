@@ -12,6 +12,9 @@ from engine.sample.logits_processors import LogitsProcessor
 from engine.trace.recorder import Recorder
 from engine.worker.worker import Worker
 
+#: Of speculative decoding.
+METHODS = ("ngram",)
+
 
 class UniProcExecutor:
     """The `Executor` seam over a single worker.
@@ -21,13 +24,15 @@ class UniProcExecutor:
         logits_processors: custom ones.
 
     Raises:
-        ConfigError: speculative decoding is asked for, which the worker has no part in.
+        ConfigError: speculative decoding by a method that the worker has no drafter for.
         ModelError: there is no such model.
     """
 
     def __init__(self, config: EngineConfig, logits_processors: Sequence[LogitsProcessor] = ()) -> None:
-        if config.speculative is not None:
-            raise ConfigError("speculative_config is not supported yet: leave it out.")
+        if config.speculative is not None and config.speculative.method not in METHODS:
+            raise ConfigError(
+                f"There is no drafter for the method {config.speculative.method}: it must be {' or '.join(METHODS)}."
+            )
         needs_weights = config.model.load_format != "dummy"
         self.model_path = resolve_model(config.model.model, needs_weights=needs_weights)
         self._worker = Worker(config, self.model_path, logits_processors)

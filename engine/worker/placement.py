@@ -57,9 +57,7 @@ def require_quantizable(quantization: str | None, architecture: Architecture, ba
     if quantization is None:
         return
     if backend != "cpu":
-        raise ConfigError(
-            f"quantization={quantization} needs the CPU kernels (attention_backend=cpu), got {backend}."
-        )
+        raise ConfigError(f"quantization={quantization} needs the CPU kernels (attention_backend=cpu), got {backend}.")
     group = GROUP_SIZE[quantization]
     heads_size = architecture.num_heads * architecture.head_size
     for features in (architecture.hidden_size, architecture.intermediate_size, heads_size):

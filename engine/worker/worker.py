@@ -19,6 +19,8 @@ from engine.models.decoder import Decoder
 from engine.models.loading import fill_with_noise, load_weights
 from engine.models.packed_decoder import PackedDecoder
 from engine.sample.logits_processors import LogitsProcessor
+from engine.spec_decode.ngram_proposer import NgramProposer
+from engine.spec_decode.proposer import Proposer
 from engine.trace.events import (
     DeviceInitialized,
     Event,
@@ -188,8 +190,24 @@ class Worker:
             )
         )
         graphs = self._capture(sizes, buffers) if buffers is not None and sizes else None
-        self.runner = ModelRunner(self.decoder, self._batch(shape), self.backend, buffers, graphs)
+        speculative = self.config.speculative
+        self.runner = ModelRunner(
+            self.decoder,
+            self._batch(shape),
+            self.backend,
+            buffers,
+            graphs,
+            self._drafter(),
+            speculative.num_speculative_tokens if speculative is not None else 0,
+        )
         return kv_cache
+
+    def _drafter(self) -> Proposer | None:
+        speculative = self.config.speculative
+        if speculative is None:
+            return None
+        shortest, longest = speculative.prompt_lookup
+        return NgramProposer(shortest, longest, speculative.prompt_lookup_match)
 
     def _batch(self, shape: CacheShape) -> InputBatch:
         architecture = self.decoder.architecture
