@@ -46,7 +46,6 @@ class DraftProbs(msgspec.Struct, frozen=True, kw_only=True):
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):
     """What a step tells the trace of its drafts, and of those it proposes."""
 
-    method: str
     probs: dict[int, DraftProbs]
     """By serial, of the requests that had drafts."""
     matches: dict[int, NgramMatch]

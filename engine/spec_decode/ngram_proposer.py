@@ -27,8 +27,6 @@ class NgramProposer:
         match: which place wins among those that match the longest: the first, as in vLLM, or the last.
     """
 
-    method = "ngram"
-
     def __init__(self, shortest: int, longest: int, match: Literal["first", "last"] = "first") -> None:
         self.shortest, self.longest = shortest, longest
         self.match = match

@@ -40,9 +40,6 @@ class Proposals(NamedTuple):
 class Proposer(Protocol):
     """A drafter."""
 
-    method: str
-    """As `speculative_config` names it."""
-
     def propose_draft_token_ids(self, step: SampledStep) -> Proposals:
         """Propose tokens to follow those that a step has sampled.
 

@@ -243,11 +243,11 @@ class ModelRunner:
     def _speculation(
         self, inputs: StepInputs, probs: dict[int, DraftProbs], proposals: Proposals | None
     ) -> Speculation | None:
-        if self.trace is None or self._drafter is None or proposals is None:
+        if self.trace is None or proposals is None:
             return None
         matches = zip(inputs.serials, proposals.matches or (), strict=False)
         found = {serial: match for serial, match in matches if match is not None}
-        return Speculation(method=self._drafter.method, probs=probs, matches=found)
+        return Speculation(probs=probs, matches=found)
 
     def attention_metadata(self, inputs: StepInputs, placed: DeviceInputs) -> AttentionMetadata:
         """What the attention layers need of a step, once for all of them."""
