@@ -6,14 +6,12 @@ from collections.abc import Sequence
 
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts
 from engine.core.messages import GrammarBitmask, ModelRunnerOutput, SchedulerOutput
-from engine.errors import ConfigError, ForwardError
+from engine.errors import ForwardError
 from engine.models.store import resolve_model
 from engine.sample.logits_processors import LogitsProcessor
 from engine.trace.recorder import Recorder
+from engine.worker.drafter import require_known_method
 from engine.worker.worker import Worker
-
-#: Of speculative decoding.
-METHODS = ("ngram",)
 
 
 class UniProcExecutor:
@@ -29,10 +27,7 @@ class UniProcExecutor:
     """
 
     def __init__(self, config: EngineConfig, logits_processors: Sequence[LogitsProcessor] = ()) -> None:
-        if config.speculative is not None and config.speculative.method not in METHODS:
-            raise ConfigError(
-                f"There is no drafter for the method {config.speculative.method}: it must be {' or '.join(METHODS)}."
-            )
+        require_known_method(config.speculative)
         needs_weights = config.model.load_format != "dummy"
         self.model_path = resolve_model(config.model.model, needs_weights=needs_weights)
         self._worker = Worker(config, self.model_path, logits_processors)

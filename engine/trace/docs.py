@@ -83,8 +83,9 @@ In the order in which its events stand in the file:
    the first one that a reason kept out
 4. `step.scheduled`: the plan is complete, and its tokens count as computed
 5. `forward.inputs`, `grammar.bitmask` if a guided row samples, `forward.logits`, `step.executed`
-6. `step.output` or `executor.failed`; with drafts, per row `spec.probs`, `spec.verdict`, `spec.proposed`; then per row `update.request`, of a guided one `grammar.advanced`, and where a
-   request ends `request.status`, `kv_transfer.finished`, `kv.freed` or `kv.held`, `request.finished`
+6. `step.output` or `executor.failed`; with drafts, per row `spec.probs`, `spec.verdict`, `spec.proposed`; then per row
+   `update.request`, of a guided one `grammar.advanced`, and where a request ends `request.status`,
+   `kv_transfer.finished`, `kv.freed` or `kv.held`, `request.finished`
 7. `token.pieces`, `output.text`
 
 Before the first step stands what the worker did to be ready: `worker.device_initialized`, `worker.model_loaded`,

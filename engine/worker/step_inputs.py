@@ -87,14 +87,24 @@ class StepInputs(NamedTuple):
 
 def prepare_inputs(batch: InputBatch, scheduled: list[ScheduledRow]) -> StepInputs:
     """Flatten the plan of a step; the batch has taken its rows in already."""
-    serials = [row.serial for row in scheduled]
-    rows = np.array([batch.row_of(serial) for serial in serials], dtype=np.int64)
-    num_scheduled = np.array([row.num_scheduled_tokens for row in scheduled], dtype=np.int64)
     num_computed = np.array([row.num_computed_tokens for row in scheduled], dtype=np.int64)
+    num_scheduled = np.array([row.num_scheduled_tokens for row in scheduled], dtype=np.int64)
+    num_drafts = np.array([len(row.draft_token_ids) for row in scheduled], dtype=np.int64)
+    inputs = flatten(batch, [row.serial for row in scheduled], num_computed, num_scheduled)
+    sampled = np.flatnonzero(inputs.seq_lens.numpy() - num_drafts == batch.num_tokens[inputs.rows])
+    return inputs._replace(sampled=sampled, num_drafts=num_drafts[sampled])
+
+
+def flatten(
+    batch: InputBatch, serials: list[int], num_computed: NDArray[np.int64], num_scheduled: NDArray[np.int64]
+) -> StepInputs:
+    """The super-sequence of some requests, [num_requests]: of each the next tokens after the computed ones.
+
+    The last token of each is sampled from.
+    """
+    rows = np.array([batch.row_of(serial) for serial in serials], dtype=np.int64)
     query_start_loc = np.concatenate(([0], num_scheduled.cumsum()))
     seq_lens = num_computed + num_scheduled
-    num_drafts = np.array([len(row.draft_token_ids) for row in scheduled], dtype=np.int64)
-    sampled = np.flatnonzero(seq_lens - num_drafts == batch.num_tokens[rows])
 
     token_rows = rows.repeat(num_scheduled)
     positions = np.arange(query_start_loc[-1]) + (num_computed - query_start_loc[:-1]).repeat(num_scheduled)
@@ -108,6 +118,6 @@ def prepare_inputs(batch: InputBatch, scheduled: list[ScheduledRow]) -> StepInpu
         query_start_loc=torch.from_numpy(query_start_loc),
         seq_lens=torch.from_numpy(seq_lens),
         block_tables=tuple(torch.from_numpy(table.table[rows, :most_blocks]) for table in batch.block_tables),
-        sampled=sampled,
-        num_drafts=num_drafts[sampled],
+        sampled=np.arange(len(rows)),
+        num_drafts=np.zeros(len(rows), dtype=np.int64),
     )
