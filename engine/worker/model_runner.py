@@ -238,6 +238,9 @@ class ModelRunner:
         step = SampledStep(self.batch, inputs, pending.hidden, num_sampled, num_wanted)
         proposals = self._drafter.propose_draft_token_ids(step)
         self._verifier.expect(inputs.serials, proposals.probs)
+        if self.trace is not None:
+            self.trace.step = pending.scheduler_output.step
+            self.trace.show_tokens(token_id for token_ids in proposals.draft_token_ids for token_id in token_ids)
         return proposals
 
     def _speculation(

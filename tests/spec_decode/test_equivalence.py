@@ -5,16 +5,20 @@ Each test asserts that drafts were accepted, and others rejected: without that, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
+from torch import Tensor
 
 from engine.guided_decoding import GuidedDecodingParams
 from engine.llm import LLM
 from engine.metrics import MetricsCollector
 from engine.outputs import RequestOutput
+from engine.sample.logits_processors import RequestLogitsProcessor
 from engine.sampling_params import SamplingParams
 from engine.trace import events as ev
 from engine.trace.file import Trace, read_trace
@@ -140,6 +144,32 @@ def test_drafts_are_cut_to_what_is_left(tmp_path: Path, config: dict[str, Any]) 
         if isinstance(event, ev.SpecProposed):
             assert len(event.draft_token_ids) < params[event.request].max_tokens - num_output[event.request]
     assert drafts.of(ev.SpecProposed)
+
+
+class NothingAfter:
+    """A custom processor that hides every token once so many have been put out."""
+
+    def validate_params(self, sampling_params: SamplingParams) -> None:
+        """Any will do."""
+
+    def new_req_logits_processor(self, sampling_params: SamplingParams) -> RequestLogitsProcessor:
+        return self._hide
+
+    @staticmethod
+    def _hide(prompt_token_ids: list[int], output_token_ids: list[int], logits: Tensor) -> Tensor:
+        return torch.full_like(logits, -math.inf) if len(output_token_ids) >= len(prompt_token_ids) else logits
+
+
+def test_a_row_that_cannot_be_sampled_ends_its_request_where_it_would_have_ended(tmp_path: Path) -> None:
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    plain, drafts = (
+        run(tmp_path, PROMPTS[20:50], params, each, logits_processors=[NothingAfter()]) for each in (None, NGRAM)
+    )
+    assert drafts.token_ids == plain.token_ids
+    assert [each.error for each in drafts.outputs] == [each.error for each in plain.outputs]
+    assert {each.error for each in drafts.outputs} >= {"No token may be sampled: every one is masked."}
+    drafts.require_verdicts()
+    assert any(verdict.token_id is None for verdict in drafts.of(ev.SpecVerdict))
 
 
 def test_near_max_model_len(tmp_path: Path) -> None:
