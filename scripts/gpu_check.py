@@ -7,7 +7,7 @@
 3. greedy tokens of orrery-tiny: CUDA as CPU, captured as eager, a request alone as in a crowd;
 4. a step of decodes, captured and eager;
 5. tokens per second of orrery-tiny, and of random weights in the shapes of Llamas of 1B and 8B, as shares of 1;
-6. the tests marked `gpu`.
+6. the tests marked `gpu`, and those of the kernels.
 
 It keeps to a budget of seconds (`--budget`): what no longer fits is left out, and the report says so. It needs torch,
 triton, and of the engine's light libraries msgspec, cbor2 and tqdm; without these 3 to 5 are left out. With

@@ -21,9 +21,10 @@ END = "<!-- end of comparison -->"
 def show(console: Console, tables: Sequence[Table], missing: Sequence[str]) -> None:
     """Print tables, and what could not be measured."""
     for table in tables:
-        shown = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        console.print(table.title, markup=False, style="bold", soft_wrap=True)
+        shown = RichTable(box=box.SIMPLE_HEAD)
         for number, column in enumerate(table.columns):
-            shown.add_column(column, justify="right" if number else "left")
+            shown.add_column(column, justify="right" if number else "left", no_wrap=not number)
         for row in table.rows:
             shown.add_row(*row)
         console.print(shown)

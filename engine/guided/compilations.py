@@ -19,7 +19,7 @@ from engine.guided.errors import GrammarError
 from engine.guided_decoding import GrammarSpec
 
 #: A thread that compiles is given this long to end when the engine closes, in seconds.
-_LAST_WAIT = 5.0
+_LAST_WAIT = 1.0
 
 
 class CompilationAnswer(NamedTuple):

@@ -27,6 +27,7 @@ from engine.trace.events import (
     ModelLoaded,
 )
 from engine.trace.recorder import Recorder
+from engine.worker.cpu_threads import size_threads
 from engine.worker.cuda_graphs import CudaGraphRecorder, DecodeGraphs
 from engine.worker.dispatch import capture_sizes
 from engine.worker.drafter import load_draft_model
@@ -85,6 +86,8 @@ class Worker:
         started = time.perf_counter_ns()
         self.device = resolve_device(self.config.model.device)
         require_memory(self.config, self.device)
+        if self.device.type == "cpu":
+            size_threads()
         memory = device_memory(self.device)
         self.startup.append(
             DeviceInitialized(

@@ -60,8 +60,12 @@ struct Prefetch {
     const char* from;
     size_t bytes_per_feature;
 
-    [[gnu::always_inline]] void operator()(int feature) const {
-        __builtin_prefetch(from + feature * bytes_per_feature, 0, 2);
+    // LINES of 64 bytes hold what a feature has in the panels that are read at a time.
+    template <int LINES>
+    [[gnu::always_inline]] void fetch(int feature) const {
+#pragma GCC unroll 4
+        for (int line = 0; line < LINES; line++)
+            __builtin_prefetch(from + feature * bytes_per_feature + line * 64, 0, 2);
     }
 };
 
@@ -73,7 +77,8 @@ template <class Weights, int ROWS, int PANELS, class Take>
     const float* x = part.x + row * part.x_stride;
     for (int group = 0; group < matrix.num_groups(); group++) {
         const typename Weights::template Reader<PANELS> reader(matrix, source, group);
-        multiply_add<Weights::STEP>(acc, x, part.x_stride, group * matrix.group, (group + 1) * matrix.group, reader, next);
+        multiply_add<Weights::STEP>(acc, x, part.x_stride, group * matrix.group, (group + 1) * matrix.group, reader,
+            [&](int feature) { next.fetch<(PANELS * PANEL * Weights::BITS / 8 + 63) / 64>(feature); });
     }
     for (int p = 0; p < PANELS; p++) {
         const float* bias = matrix.bias ? matrix.bias + size_t(panel + p) * PANEL : nullptr;

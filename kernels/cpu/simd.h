@@ -13,13 +13,15 @@
 #include <immintrin.h>
 #endif
 
-#if defined(__AVX512F__)
-constexpr int LANES = 16;
-#elif defined(__AVX2__)
-constexpr int LANES = 8;
-#else
-constexpr int LANES = 4;
+// Floats in a register. Another number may be asked for: the compiler makes do with the registers there are.
+#if !defined(ORRERY_LANES) && defined(__AVX512F__)
+#define ORRERY_LANES 16
+#elif !defined(ORRERY_LANES) && defined(__AVX2__)
+#define ORRERY_LANES 8
+#elif !defined(ORRERY_LANES)
+#define ORRERY_LANES 4
 #endif
+constexpr int LANES = ORRERY_LANES;
 
 // Types of any vector size; loads and stores of them go through memcpy, so nothing needs to be aligned.
 template <class T, int N>
@@ -50,11 +52,11 @@ template <class Int>
 inline IntVec load_integers(const Int* from) {
     Lanes<Int, LANES> narrow;
     std::memcpy(&narrow, from, sizeof narrow);
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && ORRERY_LANES == 16
     if constexpr (std::is_same_v<Int, uint16_t>) return (IntVec)_mm512_cvtepu16_epi32((__m256i)narrow);
     if constexpr (std::is_same_v<Int, uint8_t>) return (IntVec)_mm512_cvtepu8_epi32((__m128i)narrow);
     if constexpr (std::is_same_v<Int, int8_t>) return (IntVec)_mm512_cvtepi8_epi32((__m128i)narrow);
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && ORRERY_LANES == 8
     if constexpr (std::is_same_v<Int, uint16_t>) return (IntVec)_mm256_cvtepu16_epi32((__m128i)narrow);
     if constexpr (std::is_same_v<Int, uint8_t>) return (IntVec)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from));
     if constexpr (std::is_same_v<Int, int8_t>) return (IntVec)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from));
@@ -81,9 +83,9 @@ inline float widen(Float16 x) {
 }
 
 inline Vec load(const Float16* from) {
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && ORRERY_LANES == 16
     return (Vec)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
-#elif defined(__AVX2__) && defined(__F16C__)
+#elif defined(__F16C__) && ORRERY_LANES == 8
     return (Vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
 #else
     Vec x;

@@ -41,7 +41,7 @@ struct Matrix {
 
 template <class T>
 struct Plain {
-    static constexpr int STEP = 1, PANELS_OF_A_ROW = 3, WIDEN_ABOVE = 0;
+    static constexpr int BITS = 8 * sizeof(T), STEP = 1, PANELS_OF_A_ROW = 3, WIDEN_ABOVE = 0;
 
     template <int PANELS>
     struct Reader {
@@ -66,7 +66,7 @@ struct Plain {
 // In a panel of bfloat16 the two halves of the columns alternate: column 0, LANES, 1, LANES + 1, …  A bfloat16 is the
 // upper half of a float32, so one load holds both vectors: shifted up, and with the lower halves cleared.
 struct PairedBFloat16 {
-    static constexpr int STEP = 1, PANELS_OF_A_ROW = 3, WIDEN_ABOVE = 0;
+    static constexpr int BITS = 16, STEP = 1, PANELS_OF_A_ROW = 3, WIDEN_ABOVE = 0;
 
     template <int PANELS>
     struct Reader {
@@ -93,7 +93,7 @@ struct PairedBFloat16 {
 
 // weight = integer · scale.
 struct Int8 {
-    static constexpr int STEP = 1, PANELS_OF_A_ROW = 2, WIDEN_ABOVE = 2;
+    static constexpr int BITS = 8, STEP = 1, PANELS_OF_A_ROW = 2, WIDEN_ABOVE = 2;
 
     template <int PANELS>
     struct Reader {
@@ -124,7 +124,7 @@ struct Int8 {
 
 // weight = integer in 0…15 · scale + minimum. A byte holds an even feature in its low half, the next in its high half.
 struct Int4 {
-    static constexpr int STEP = 2, PANELS_OF_A_ROW = 2, WIDEN_ABOVE = 2;
+    static constexpr int BITS = 4, STEP = 2, PANELS_OF_A_ROW = 2, WIDEN_ABOVE = 2;
 
     template <int PANELS>
     struct Reader {

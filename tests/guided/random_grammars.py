@@ -89,10 +89,12 @@ def _random_leaf(rng: random.Random) -> dict[str, Any]:
     low = rng.randint(-50, 50)
     return rng.choice(
         [
-            {"type": "integer"} if rng.random() < 0.2 else {"type": "integer", "minimum": 0, "maximum": 120},
+            {"type": "integer"} if rng.random() < 0.06 else {"type": "integer", "minimum": 0, "maximum": 120},
             {"type": "integer", "minimum": low, "maximum": low + rng.randint(0, 200)},
-            {"type": "number"} if rng.random() < 0.2 else {"type": "integer", "exclusiveMinimum": 3, "maximum": 99},
-            {"type": "number", "minimum": low, "exclusiveMaximum": low + 7} if rng.random() < 0.2 else {"type": "null"},
+            {"type": "number"} if rng.random() < 0.06 else {"type": "integer", "exclusiveMinimum": 3, "maximum": 99},
+            {"type": "number", "minimum": low, "exclusiveMaximum": low + 7}
+            if rng.random() < 0.06
+            else {"type": "null"},
             {"type": "boolean"},
             {"type": "null"},
             {"type": "string", "maxLength": rng.randint(1, 12)},

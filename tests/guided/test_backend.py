@@ -11,7 +11,7 @@ from engine.config import GuidedDecodingConfig
 from engine.core.seams import AutomatonSteps
 from engine.frontend.tokenizer import Tokenizer
 from engine.guided.compiler import GrammarCompiler
-from engine.guided.xgrammar_backend import XGrammarBackend
+from engine.guided.xgrammar_backend import GrammarNews, XGrammarBackend
 from engine.guided_decoding import GrammarSpec, GuidedDecodingParams
 from kernels.logits_bitmask import expand_bitmask
 
@@ -145,7 +145,7 @@ def test_an_automaton_is_told_with_the_first_of_equal_grammars(backend: XGrammar
     spec = GuidedDecodingParams(choice=["yes", "no"]).spec()
     for serial in (0, 1):
         backend.grammar_init(serial, spec)
-    told = []
+    told: list[GrammarNews] = []
     while len(told) < 2:
         backend.wait(20.0)
         told += backend.take_news()

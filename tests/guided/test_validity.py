@@ -96,7 +96,7 @@ def test_json_schemas(real_llm: LLM) -> None:
     # At this temperature a small model gets lost in white space, where any is allowed.
     white: list[dict[str, Any]] = [{"disable_any_whitespace": True}, {"whitespace_pattern": r"[ \n]{0,2}"}]
     forms = [{"json": schema, **white[index % 2]} for index, schema in enumerate(schemas)]
-    judge(run(real_llm, forms, max_tokens=256), is_valid, lambda index, text: is_prefix(any_json, text))
+    judge(run(real_llm, forms, max_tokens=320), is_valid, lambda index, text: is_prefix(any_json, text))
 
 
 def test_grammars(real_llm: LLM) -> None:

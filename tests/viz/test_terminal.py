@@ -210,7 +210,7 @@ def test_a_trace_without_steps_and_one_cut_short(
     write_trace(tmp_path / "empty.jsonl", trace.header, [])
     assert main(["trace", str(tmp_path / "empty.jsonl")]) == 0
     assert "holds no step" in capsys.readouterr().out
-    (tmp_path / "cut.jsonl").write_bytes(path.read_bytes()[:40_000])
+    (tmp_path / "cut.jsonl").write_bytes(path.read_bytes()[:40_000].rstrip(b"}\n"))
     assert main(["trace", str(tmp_path / "cut.jsonl")]) == 0
     assert "was cut short" in " ".join(capsys.readouterr().out.split())
 

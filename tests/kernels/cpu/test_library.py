@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,3 +47,24 @@ def test_another_copy_of_the_sources_is_another_library(fresh: Path, monkeypatch
     before = library._fingerprint()
     monkeypatch.setattr(library, "_FLAGS", (*library._FLAGS, "-DNDEBUG"))
     assert library._fingerprint() != before
+
+
+@pytest.mark.parametrize("lanes", [4, 16])
+def test_registers_of_another_width(lanes: int, tmp_path: Path) -> None:
+    """This machine has one width; the compiler makes the others out of it, and the same tests hold for them."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f'#!/bin/sh\nexec c++ "$@" -O1 -DORRERY_LANES={lanes}\n')
+    compiler.chmod(0o755)
+    folder = Path(__file__).parent
+    tests = [str(folder / name) for name in ("test_matmul.py", "test_attention.py")]
+    plain = ["-p", "no:cacheprovider", "-p", "no:xdist"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", *plain, *tests, "-k", "not test_product or 75"],
+        env={**os.environ, "CXX": str(compiler), "ORRERY_CACHE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
