@@ -83,8 +83,13 @@ def test_fifty_prompts(tmp_path: Path, config: dict[str, Any]) -> None:
 @pytest.mark.parametrize("config", [NGRAM, DRAFT_MODEL], ids=["n-gram", "draft model"])
 def test_in_a_small_pool_with_chunks_and_shared_prefixes(tmp_path: Path, config: dict[str, Any]) -> None:
     params = SamplingParams(temperature=0, max_tokens=40)
-    tight = {"num_gpu_blocks_override": 40, "block_size": 4, "max_num_batched_tokens": 24, "max_model_len": 128}
-    prompts = [text for text in PROMPTS if len(text) < 90][:24] * 2
+    tight: dict[str, Any] = {
+        "num_gpu_blocks_override": 40,
+        "block_size": 4,
+        "max_num_batched_tokens": 24,
+        "max_model_len": 128,
+    }
+    prompts = [text for text in PROMPTS if len(text) < 90][:12] * 2
     plain, drafts = (run(tmp_path, prompts, params, each, **tight) for each in (None, config))
     assert drafts.token_ids == plain.token_ids
     drafts.require_verdicts()
@@ -142,7 +147,8 @@ def test_drafts_are_cut_to_what_is_left(tmp_path: Path, config: dict[str, Any]) 
             for serial, token_ids in zip(event.requests, event.sampled_token_ids, strict=True):
                 num_output[serial] += len(token_ids)
         if isinstance(event, ev.SpecProposed):
-            assert len(event.draft_token_ids) < params[event.request].max_tokens - num_output[event.request]
+            left = (params[event.request].max_tokens or 0) - num_output[event.request]
+            assert len(event.draft_token_ids) < left
     assert drafts.of(ev.SpecProposed)
 
 
@@ -199,7 +205,9 @@ def test_rejected_drafts_are_never_found_in_the_prefix_cache(tmp_path: Path) -> 
         llm = LLM("orrery-tiny", speculative_config=config, block_size=4, max_model_len=256, trace=file)
         with llm.llm_engine:
             first = llm.generate(prompts, params)
-            begun = [{"prompt_token_ids": [*each.prompt_token_ids, *each.outputs[0].token_ids[:20]]} for each in first]
+            begun: Any = [
+                {"prompt_token_ids": [*each.prompt_token_ids, *each.outputs[0].token_ids[:20]]} for each in first
+            ]
             rest = llm.generate(begun, SamplingParams(temperature=0, max_tokens=20))
         texts.append([[*a.outputs[0].token_ids, *b.outputs[0].token_ids] for a, b in zip(first, rest, strict=True)])
         trace = read_trace(file)
@@ -242,8 +250,8 @@ def test_sampled_output_keeps_to_its_grammar(tmp_path: Path, config: dict[str, A
     ids=["n-gram", "early exit"],
 )
 def test_the_real_model(smollm2_path: Path, tmp_path: Path, config: dict[str, Any]) -> None:
-    params = SamplingParams(temperature=0, max_tokens=12)
-    prompts = PROMPTS[10:40:5]
+    params = SamplingParams(temperature=0, max_tokens=10)
+    prompts = PROMPTS[20:40:5]
     plain, drafts = (
         run(tmp_path, prompts, params, each, model=str(smollm2_path), trace_level="control") for each in (None, config)
     )
