@@ -136,14 +136,58 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
             _at_least("cudagraph_capture_sizes", size, 1)
 
 
-class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
+#: Tokens of an n-gram, if nothing is said of it.
+_LOOKUP = 5
+_METHODS_OF_OPTION = {
+    "prompt_lookup_max": ("ngram",),
+    "prompt_lookup_min": ("ngram",),
+    "model": ("draft_model", "medusa", "eagle"),
+    "num_draft_layers": ("draft_model",),
+}
+
+
+class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Speculative decoding: a cheap draft proposes tokens, the model verifies them in one forward pass."""
 
     method: Annotated[Literal["ngram", "draft_model", "medusa", "eagle"], Meta(description="who proposes")]
     num_speculative_tokens: Annotated[int, Meta(description="most draft tokens per request and step")]
+    prompt_lookup_max: Annotated[
+        int | None, Meta(description="ngram: longest n-gram looked for; null: prompt_lookup_min, or 5 without it")
+    ] = None
+    prompt_lookup_min: Annotated[
+        int | None, Meta(description="ngram: shortest n-gram looked for; null: prompt_lookup_max, or 5 without it")
+    ] = None
+    prompt_lookup_match: Annotated[
+        Literal["first", "last"], Meta(description="ngram: which earlier place wins, of those that match the longest")
+    ] = "first"
+    model: Annotated[str | None, Meta(description="draft_model: name or folder of the drafter")] = None
+    num_draft_layers: Annotated[
+        int | None, Meta(description="draft_model: it runs its first layers only, so many; null: all of them")
+    ] = None
 
     def __post_init__(self) -> None:
         _at_least("num_speculative_tokens", self.num_speculative_tokens, 1)
+        for name, methods in _METHODS_OF_OPTION.items():
+            if getattr(self, name) is not None and self.method not in methods:
+                raise ConfigError(f"{name} is an option of the method {methods[0]}, not of {self.method}.")
+        if self.prompt_lookup_match != "first" and self.method != "ngram":
+            raise ConfigError(f"prompt_lookup_match is an option of the method ngram, not of {self.method}.")
+        shortest, longest = self.prompt_lookup
+        _at_least("prompt_lookup_min", shortest, 1)
+        if longest < shortest:
+            raise ConfigError(f"prompt_lookup_max must be an integer >= prompt_lookup_min={shortest}, got {longest!r}.")
+        if self.method == "draft_model" and not self.model:
+            raise ConfigError("The method draft_model needs a model that drafts: name it as model.")
+        if self.num_draft_layers is not None:
+            _at_least("num_draft_layers", self.num_draft_layers, 1)
+
+    @property
+    def prompt_lookup(self) -> tuple[int, int]:
+        """The shortest and the longest n-gram that are looked for, as vLLM completes what was not given."""
+        shortest, longest = self.prompt_lookup_min, self.prompt_lookup_max
+        given = _LOOKUP if shortest is None and longest is None else shortest if longest is None else longest
+        assert given is not None
+        return given if shortest is None else shortest, given if longest is None else longest
 
     @property
     def num_lookahead_tokens(self) -> int:
@@ -237,6 +281,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         parts: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
         speculative_config = engine_args.pop("speculative_config", None)
+        _require_known_options(speculative_config)
         for name, value in {"model": model, **engine_args}.items():
             part = _PART_OF_ARGUMENT.get(name)
             if part is None:
@@ -374,6 +419,19 @@ _PART_OF_ARGUMENT = {
     for part, struct in _PARTS.items()
     for name in struct.__struct_fields__
 }
+
+
+def _require_known_options(speculative_config: Any) -> None:
+    known = SpeculativeConfig.__struct_fields__
+    if speculative_config is None:
+        return
+    if not isinstance(speculative_config, dict):
+        raise ConfigError(f"speculative_config must hold {', '.join(known)}, got {speculative_config!r}.")
+    for name in speculative_config:
+        if name not in known:
+            raise ConfigError(f"{name} is not an option of speculative_config; known are {', '.join(known)}.")
+    methods = "ngram", "draft_model", "medusa", "eagle"
+    _one_of("method", speculative_config.get("method", "none at all"), methods)
 
 
 def _unknown_argument(name: str) -> str:

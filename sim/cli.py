@@ -73,7 +73,7 @@ def check(
 
 def _grammar_backend(trace: Trace) -> tuple[GrammarBackend | None, str]:
     """What recomputes the derived events of a trace, if it has any; else None, and why there is nothing."""
-    if not trace.of_class(EventClass.DERIVED):
+    if not any(event.needs_backend for event in trace.of_class(EventClass.DERIVED)):
         return None, ""
     module, _, function = _GRAMMAR_BACKEND.partition(":")
     try:

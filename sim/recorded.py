@@ -9,7 +9,16 @@ from engine.core.messages import GrammarBitmask, ModelRunnerOutput, SchedulerOut
 from engine.core.seams import AutomatonSteps
 from engine.errors import ForwardError, TraceError
 from engine.sampling_params import GrammarSpec
-from engine.trace.events import ExecutorFailed, GrammarAdvanced, KVTransferFinished, KVTransferMatched, StepOutput
+from engine.speculation import DraftProbs, Speculation
+from engine.trace.events import (
+    ExecutorFailed,
+    GrammarAdvanced,
+    KVTransferFinished,
+    KVTransferMatched,
+    SpecProbs,
+    SpecProposed,
+    StepOutput,
+)
 from engine.trace.file import Trace
 
 _Answer = TypeVar("_Answer", KVTransferMatched, KVTransferFinished)
@@ -24,6 +33,7 @@ class RecordedExecutor:
 
     def __init__(self, trace: Trace) -> None:
         self._answers = {event.step: event for event in trace.events if isinstance(event, (StepOutput, ExecutorFailed))}
+        self._speculation = _speculation_by_step(trace)
         self._in_flight: deque[int] = deque()
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
@@ -50,11 +60,28 @@ class RecordedExecutor:
             draft_token_ids=answer.draft_token_ids,
             logprobs=answer.logprobs,
             prompt_logprobs=answer.prompt_logprobs,
+            speculation=self._speculation.get(step),
             errors=answer.errors,
         )
 
     def shutdown(self) -> None:
         """Nothing to give back."""
+
+
+def _speculation_by_step(trace: Trace) -> dict[int, Speculation]:
+    """What the steps with drafts said of them."""
+    steps: dict[int, Speculation] = {}
+    for event in trace.events:
+        if not isinstance(event, (SpecProbs, SpecProposed)):
+            continue
+        told = steps.setdefault(event.step, Speculation(probs={}, matches={}))
+        if isinstance(event, SpecProbs):
+            told.probs[event.request] = DraftProbs(
+                target=event.target_probs, draft=event.draft_probs, uniform=event.uniforms, likely=event.likely
+            )
+        elif event.match is not None:
+            told.matches[event.request] = event.match
+    return steps
 
 
 class RecordedGrammarBackend:

@@ -5,12 +5,13 @@ inputs alone, and must bring forth the same decisions, field by field, between t
 are not compared: they count the observations too, and tell the time.
 
 What is derived from the inputs by a backend (the masks of a grammar, the states of its automaton) is recomputed and
-compared like a decision if the replay is given that backend, and else trusted.
+compared like a decision if the replay is given that backend, and else trusted. The verdicts on drafts need none: they
+follow from the recorded probabilities.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -90,14 +91,14 @@ class ReplayReport(NamedTuple):
 class _Collector:
     """Takes the events of the replayed core, and stamps them as the recorder of the original did."""
 
-    def __init__(self, engine: int, rank: int, compared: frozenset[EventClass]) -> None:
+    def __init__(self, engine: int, rank: int, is_compared: Callable[[Event], bool]) -> None:
         self.step = 0
         self.decisions: list[Event] = []
         self._engine, self._rank = engine, rank
-        self._compared = compared
+        self._is_compared = is_compared
 
     def emit(self, event: Event) -> None:
-        if event.kind in self._compared:
+        if self._is_compared(event):
             event.step, event.engine, event.rank = self.step, self._engine, self._rank
             self.decisions.append(event)
 
@@ -126,8 +127,7 @@ class Replay:
         self.trace = trace
         header = trace.header
         self._recomputes = grammar_backend is not None
-        self._compared = frozenset({EventClass.DECISION, *([EventClass.DERIVED] if self._recomputes else [])})
-        self._collector = _Collector(header.engine, header.rank, self._compared)
+        self._collector = _Collector(header.engine, header.rank, self._is_compared)
         connector = RecordedKVConnector(trace)
         self.core = EngineCore(
             header.config,
@@ -146,7 +146,7 @@ class Replay:
         num_inputs = 0
         agreed_events: list[Event] = []
         divergence, truncated = None, self.trace.truncated
-        exchanges = list(_exchanges(self.trace.events, self._compared))
+        exchanges = list(_exchanges(self.trace.events, self._is_compared))
         for index, exchange in enumerate(exchanges):
             refusal = self._feed(exchange.input) if exchange.input is not None else None
             num_inputs += exchange.input is not None
@@ -163,7 +163,7 @@ class Replay:
             divergence = self._diverge(exchange, recomputed, agreed, refusal)
             break
         num_decisions = sum(event.kind is EventClass.DECISION for event in agreed_events)
-        num_derived = len(self.trace.of_class(EventClass.DERIVED))
+        derived = self.trace.of_class(EventClass.DERIVED)
         return ReplayReport(
             num_decisions,
             num_inputs,
@@ -171,8 +171,14 @@ class Replay:
             divergence,
             truncated,
             num_recomputed=len(agreed_events) - num_decisions,
-            num_trusted=0 if self._recomputes else num_derived,
+            num_trusted=sum(not self._is_compared(event) for event in derived),
         )
+
+    def _is_compared(self, event: Event) -> bool:
+        """Whether the core brings an event forth again."""
+        if event.kind is EventClass.DERIVED:
+            return self._recomputes or not event.needs_backend
+        return event.kind is EventClass.DECISION
 
     def _may_be_cut(self, refusal: str | None) -> bool:
         """Whether a crash may have cut the file between an input and the end of its decisions.
@@ -286,14 +292,14 @@ def replay(trace: Trace, grammar_backend: GrammarBackend | None = None) -> Repla
     return Replay(trace, grammar_backend).run()
 
 
-def _exchanges(events: list[Event], compared: frozenset[EventClass]) -> Iterator[_Exchange]:
+def _exchanges(events: list[Event], is_compared: Callable[[Event], bool]) -> Iterator[_Exchange]:
     """Cut a trace before every call. Observations are left out, and answers: the recorded twins give those."""
     current = _Exchange(None, [])
     for event in events:
         if event.kind is EventClass.INPUT and not event.is_answer:
             yield current
             current = _Exchange(event, [])
-        elif event.kind in compared:
+        elif is_compared(event):
             current.recorded.append(event)
     yield current
 

@@ -13,8 +13,10 @@ import msgspec
 from typer import Option
 
 from engine.config import CacheConfig, ExecutionConfig, ModelConfig, SchedulerConfig
+from engine.errors import ConfigError
 
 _PARTS = (ModelConfig, SchedulerConfig, CacheConfig, ExecutionConfig)
+_SPECULATIVE = "speculative_config"
 _OWN = ("model",)
 """Every command has its own option for these."""
 
@@ -31,6 +33,8 @@ def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
 
     def run(**values: Any) -> None:
         given = {name: value for name, value in values.items() if name not in offered or value is not None}
+        if given.get(_SPECULATIVE) is not None:
+            given[_SPECULATIVE] = _decoded(given[_SPECULATIVE])
         command(**given)
 
     run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
@@ -45,6 +49,9 @@ def _engine_parameters() -> dict[str, inspect.Parameter]:
     """One keyword parameter per engine argument, annotated as typer wants it."""
     parameters = {"trace": _parameter("trace", Path, "record the run here, as .jsonl or .jsonl.zst")}
     parameters["trace_level"] = _parameter("trace_level", str, "how finely: control, forward or full")
+    parameters[_SPECULATIVE] = _parameter(
+        _SPECULATIVE, str, 'who drafts, as JSON: {"method": "ngram", "num_speculative_tokens": 3}'
+    )
     for part in _PARTS:
         hints = typing.get_type_hints(part, include_extras=True)
         for field in msgspec.structs.fields(part):
@@ -53,6 +60,13 @@ def _engine_parameters() -> dict[str, inspect.Parameter]:
                 default = "" if field.default is None else f" [default: {_spelled(field.default)}]"
                 parameters[field.name] = _parameter(field.name, kind, described + default)
     return parameters
+
+
+def _decoded(speculative_config: str) -> Any:
+    try:
+        return msgspec.json.decode(speculative_config)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"speculative_config must be a JSON object: {error}.") from error
 
 
 def _parameter(name: str, kind: type, described: str) -> inspect.Parameter:

@@ -24,6 +24,7 @@ from engine.core.request import Request
 from engine.core.scheduler.scheduler import Scheduler
 from engine.core.scheduler.update import news_of
 from engine.core.seams import GrammarBackend, KVConnector
+from engine.core.spec_bookkeeping import tell_speculation
 from engine.core.structured_output import StructuredOutputManager
 from engine.errors import ConfigError, RequestError
 from engine.trace.events import (
@@ -74,6 +75,7 @@ class EngineCore:
         self.requests: dict[str, Request] = {}
         """Live requests by their id."""
         self._num_added = 0
+        self._speculative = config.speculative
         self._trace = trace
 
     def add(self, request: EngineCoreRequest) -> int:
@@ -189,6 +191,8 @@ class EngineCore:
         if self._trace is not None:
             self._trace.step = step
             self._trace.emit(_answer_event(output))
+            if isinstance(output, ModelRunnerOutput) and self._speculative is not None:
+                tell_speculation(self._trace, self._speculative.method, self.scheduler.in_flight.plan_of(step), output)
         outputs = self.scheduler.update(output)
         for news in outputs:
             if news.finish_reason is not None:

@@ -21,6 +21,7 @@ import msgspec
 from engine.inputs import LoRARequest, MultiModalFeature
 from engine.logprobs import TopLogprobs
 from engine.sampling_params import GrammarSpec, SamplingParams
+from engine.speculation import Speculation
 
 
 class RequestStatus(enum.Enum):
@@ -149,6 +150,8 @@ class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: list[list[TopLogprobs] | None] | None = None
     """Per row, if it asked and this step completed its prompt, one entry per prompt token from the second on; None if
     there is no such row."""
+    speculation: Speculation | None = None
+    """What the trace is told of drafts verified and proposed; None without drafts, or if nothing is recorded."""
     errors: dict[int, str] | None = None
     """By serial, why a row that was to be sampled could not be; it has no token, and its request ends with an error."""
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts
 from engine.core.messages import GrammarBitmask, ModelRunnerOutput, SchedulerOutput
-from engine.errors import ConfigError, ForwardError
+from engine.errors import ForwardError
 from engine.models.store import resolve_model
 from engine.sample.logits_processors import LogitsProcessor
 from engine.trace.recorder import Recorder
+from engine.worker.drafter import require_known_method
 from engine.worker.worker import Worker
 
 
@@ -21,13 +22,12 @@ class UniProcExecutor:
         logits_processors: custom ones.
 
     Raises:
-        ConfigError: speculative decoding is asked for, which the worker has no part in.
+        ConfigError: speculative decoding by a method that the worker has no drafter for.
         ModelError: there is no such model.
     """
 
     def __init__(self, config: EngineConfig, logits_processors: Sequence[LogitsProcessor] = ()) -> None:
-        if config.speculative is not None:
-            raise ConfigError("speculative_config is not supported yet: leave it out.")
+        require_known_method(config.speculative)
         needs_weights = config.model.load_format != "dummy"
         self.model_path = resolve_model(config.model.model, needs_weights=needs_weights)
         self._worker = Worker(config, self.model_path, logits_processors)

@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.config import KVCacheConfig
 from engine.metrics.iteration import IterationMetrics
+from engine.metrics.per_position import counted_up_to
 from engine.metrics.request import RequestMetrics
 from engine.metrics.run import RunMetrics
 from engine.trace import events as ev
@@ -148,6 +149,13 @@ class MetricsCollector:
         if iteration := self._iterations.get(event.step):
             iteration.ended_ns = event.ts
             iteration.output_tokens += num_tokens
+            row = self._rows.get(event.request)
+            if row is not None and row.draft_token_ids and event.dropped is None:
+                num_drafts = len(row.draft_token_ids)
+                # A request whose logits could not be sampled from got nothing, and no draft is said to be rejected.
+                num_accepted = num_drafts - event.num_rejected if num_tokens else 0
+                iteration.drafted = counted_up_to(num_drafts, iteration.drafted)
+                iteration.accepted = counted_up_to(num_accepted, iteration.accepted)
         if num_tokens and (request := self._live.get(event.request)):
             request.output_times_ns.append(event.ts)
             request.num_output_tokens += num_tokens

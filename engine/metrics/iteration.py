@@ -41,6 +41,10 @@ class IterationMetrics:
     evictions: int = 0
     """Cached blocks handed out again: prefixes lost."""
     finishes: int = 0
+    drafted: tuple[int, ...] = ()
+    """Drafts verified, by their place among those of their request; empty without speculation."""
+    accepted: tuple[int, ...] = ()
+    """Of these, the drafts accepted."""
 
     @property
     def tokens(self) -> int:

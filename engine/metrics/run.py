@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from engine.errors import ConfigError
 from engine.metrics.distribution import Distribution
 from engine.metrics.iteration import IterationMetrics
+from engine.metrics.per_position import summed
 from engine.metrics.request import RequestMetrics
 
 #: Latencies of a request that a service level objective can bound.
@@ -33,6 +34,17 @@ class RunMetrics:
             max(request.finished_ns or 0, request.last_token_ns or 0, request.arrival_ns) for request in self.requests
         )
         return max(ends, default=0) - min((request.arrival_ns for request in self.requests), default=0)
+
+    @property
+    def drafted(self) -> tuple[int, ...]:
+        """Drafts verified, by their place among those of their request; empty without speculation."""
+        return summed(iteration.drafted for iteration in self.iterations)
+
+    @property
+    def accepted(self) -> tuple[int, ...]:
+        """Drafts accepted, by the same places."""
+        counts = summed(iteration.accepted for iteration in self.iterations)
+        return counts + (0,) * (len(self.drafted) - len(counts))
 
     def summarise(
         self, percentiles: Sequence[float] = (99,), goodput: Mapping[str, float] | None = None
@@ -69,6 +81,10 @@ class RunMetrics:
             num_preemptions=sum(iteration.preemptions for iteration in self.iterations),
             prefix_cache_queries=sum(iteration.queried_tokens for iteration in self.iterations),
             prefix_cache_hits=sum(iteration.hit_tokens for iteration in self.iterations),
+            num_drafts=self.drafted[0] if self.drafted else 0,
+            num_draft_tokens=sum(self.drafted),
+            num_accepted_tokens=sum(self.accepted),
+            mean_acceptance_length=1 + sum(self.accepted) / self.drafted[0] if self.drafted else None,
             mean_kv_cache_usage=_mean([iteration.kv_cache_usage for iteration in self.iterations]),
             max_kv_cache_usage=max((iteration.kv_cache_usage for iteration in self.iterations), default=None),
             percentiles=tuple(percentiles),
@@ -102,6 +118,12 @@ class MetricsSummary:
     """Tokens for which the prefix cache was asked at an admission."""
     prefix_cache_hits: int
     """Of these, the tokens found."""
+    num_drafts: int
+    """Times that a request had drafts verified."""
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    mean_acceptance_length: float | None
+    """Tokens that a request got for each verification: the drafts accepted, and one more; None without drafts."""
     mean_kv_cache_usage: float | None
     """Share of the usable blocks in use, averaged over the steps."""
     max_kv_cache_usage: float | None

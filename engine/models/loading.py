@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ _IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)
 _WEIGHT_DTYPES = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
 #: Standard deviation of made-up weights, which is what models are initialised with.
 _NOISE = 0.02
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _TIED_HEAD = "lm_head.weight"
 
 
@@ -26,19 +28,25 @@ class _Index(msgspec.Struct):
 
 
 @torch.inference_mode()
-def load_weights(decoder: Decoder, folder: Path) -> None:
+def load_weights(decoder: Decoder, folder: Path, *, first_layers: bool = False) -> None:
     """Fill every parameter of a decoder, converting to its dtype on the way.
+
+    Args:
+        decoder: what is filled.
+        folder: of the checkpoint.
+        first_layers: the checkpoint has more layers than the decoder, which is its beginning.
 
     Raises:
         ModelError: no safetensors file, a damaged one, or one whose tensors are not exactly the decoder's.
     """
     wanted = decoder.checkpoint_tensors()
     loaded: set[str] = set()
+    num_layers = decoder.architecture.num_layers
     for path in _checkpoint_files(folder):
         try:
             with safe_open(path, framework="pt") as checkpoint:
                 for name in checkpoint.keys():  # noqa: SIM118 - the file is no mapping, only keys() lists it
-                    if _is_redundant(name, decoder):
+                    if _is_redundant(name, decoder) or (first_layers and _layer_of(name) >= num_layers):
                         continue
                     if name not in wanted:
                         raise ModelError(f"{path.name} holds {name}, which {decoder.architecture.name} does not have.")
@@ -82,6 +90,12 @@ def _checkpoint_files(folder: Path) -> list[Path]:
 
 def _is_redundant(name: str, decoder: Decoder) -> bool:
     return name.endswith(_IGNORED_SUFFIXES) or (name == _TIED_HEAD and decoder.architecture.tie_word_embeddings)
+
+
+def _layer_of(name: str) -> int:
+    """The layer that a tensor of a checkpoint belongs to; -1 for one outside all layers."""
+    named = _LAYER.match(name)
+    return int(named[1]) if named else -1
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor, name: str) -> None:

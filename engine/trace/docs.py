@@ -20,6 +20,7 @@ _FAMILIES = {
     "Start-up of the worker": ("worker",),
     "Requests": ("request", "token", "output"),
     "Grammars": ("grammar",),
+    "Speculative decoding": ("spec",),
     "Steps": ("schedule", "step", "executor", "update"),
     "KV cache": ("kv", "cache"),
     "KV transfer": ("kv_transfer",),
@@ -55,7 +56,7 @@ JSON Lines in UTF-8: the first line is the **header**, every other line one **ev
 | --- | --- | --- |
 | input | a call into the core, or an answer that a collaborator gave it | feeds it in again, in this order |
 | decision | something the core returned or changed | regenerates it, and compares every field but `seq` and `ts` |
-| derived | a function of the inputs that needs a backend: masks of grammars | compares it, if it has the backend |
+| derived | a function of the inputs: verdicts on drafts; with a backend, masks of grammars | compares it, if it can |
 | observation | text, timings, tensors | leaves it out |
 
 `orrery replay FILE` strips every decision, runs the engine core on the inputs alone, and must bring forth the same
@@ -82,8 +83,9 @@ In the order in which its events stand in the file:
    the first one that a reason kept out
 4. `step.scheduled`: the plan is complete, and its tokens count as computed
 5. `forward.inputs`, `grammar.bitmask` if a guided row samples, `forward.logits`, `step.executed`
-6. `step.output` or `executor.failed`, then per row `update.request`, of a guided one `grammar.advanced`, and where a
-   request ends `request.status`, `kv_transfer.finished`, `kv.freed` or `kv.held`, `request.finished`
+6. `step.output` or `executor.failed`; with drafts, per row `spec.probs`, `spec.verdict`, `spec.proposed`; then per row
+   `update.request`, of a guided one `grammar.advanced`, and where a request ends `request.status`,
+   `kv_transfer.finished`, `kv.freed` or `kv.held`, `request.finished`
 7. `token.pieces`, `output.text`
 
 Before the first step stands what the worker did to be ready: `worker.device_initialized`, `worker.model_loaded`,

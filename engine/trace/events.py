@@ -4,8 +4,8 @@ An event belongs to one *class*:
 
 - **input**: a call into the core, or an answer a collaborator gave it. A replay feeds these back in.
 - **decision**: something the core returned or changed. A replay regenerates these and compares every field.
-- **derived**: a function of the inputs that needs a backend. A replay recomputes and compares it where the backend is
-  at hand, and else trusts it.
+- **derived**: a function of the inputs alone. A replay recomputes and compares it, if need be where a backend is at
+  hand, and else trusts it.
 - **observation**: text, timings, tensors. Shown, never compared.
 
 and to a *level*, the lowest trace level at which it is written. One event stands for one step, or one request in one
@@ -28,6 +28,7 @@ from engine.config import EngineConfig, KVCacheConfig, ModelFacts, TraceLevel
 from engine.inputs import LoRARequest, MultiModalFeature
 from engine.logprobs import TopLogprobs
 from engine.sampling_params import GrammarSpec, SamplingParams
+from engine.speculation import LikelyTokens, NgramMatch
 
 #: Version of this schema: raised when a reader of the old one would misunderstand the new one.
 SCHEMA_VERSION = 1
@@ -72,7 +73,9 @@ class Event(msgspec.Struct, kw_only=True, tag_field="type"):
     kind: ClassVar[EventClass]
     level: ClassVar[TraceLevel] = "control"
     is_answer: ClassVar[bool] = False
-    """Of an input: the core asked for it in the middle of a call, rather than being called."""
+    """Of an input: the core asked for it in the middle of a call, or it came with a call, rather than being one."""
+    needs_backend: ClassVar[bool] = True
+    """Of a derived event: no replay can recompute it without a backend."""
 
     seq: Annotated[int, Meta(description="strictly increasing number of the event in its file")] = 0
     ts: Annotated[int, Meta(description="nanoseconds since the trace began")] = 0
@@ -381,6 +384,61 @@ class StepExecuted(Event, tag="step.executed", kw_only=True):
     sample_ns: Annotated[int, Meta(description="sampling, nanoseconds")]
 
 
+# --- speculative decoding ---------------------------------------------------------------------------------------
+
+
+class SpecProposed(Event, tag="spec.proposed", kw_only=True):
+    """Tokens proposed to follow those that a request got in this step; they came with `step.output`."""
+
+    kind = INPUT
+    is_answer = True
+    request: Serial
+    method: Annotated[str, Meta(description="who proposed them, as speculative_config names it")]
+    draft_token_ids: Annotated[list[int], Meta(description="the drafts, at least one")]
+    match: Annotated[NgramMatch | None, Meta(description="ngram: the place whose continuation they are, else null")]
+
+
+class SpecProbs(Event, tag="spec.probs", kw_only=True):
+    """How a request's drafts were verified, one entry per draft, also of those behind a rejection."""
+
+    kind = INPUT
+    is_answer = True
+    request: Serial
+    target_probs: Annotated[
+        list[float],
+        Meta(
+            description="probability of the draft under the model as it is sampled from (greedy: 1 at the largest "
+            "logit); float32, as are the next two"
+        ),
+    ]
+    draft_probs: Annotated[
+        list[float], Meta(description="its probability under the drafter; 1 for one that tells none")
+    ]
+    uniforms: Annotated[
+        list[float], Meta(description="the random number, in (0, 1): accepted if it × draft prob < target prob")
+    ]
+    likely: Annotated[
+        list[LikelyTokens], Meta(description="level full: the most likely tokens at each draft's place")
+    ] = []
+
+
+class SpecVerdict(Event, tag="spec.verdict", kw_only=True):
+    """What became of a request's drafts: follows from `spec.probs`."""
+
+    kind = DERIVED
+    needs_backend = False
+    request: Serial
+    draft_token_ids: Annotated[list[int], Meta(description="the drafts of this step")]
+    num_accepted: Annotated[int, Meta(description="drafts accepted, from left to right up to the first rejection")]
+    token_id: Annotated[
+        int | None, Meta(description="the token behind them; null if the logits there could not be sampled from")
+    ]
+    token_kind: Annotated[
+        Literal["recovered", "bonus"],
+        Meta(description="recovered: in place of a rejected draft; bonus: behind the last, all being accepted"),
+    ]
+
+
 # --- KV cache ---------------------------------------------------------------------------------------------------
 
 
@@ -626,6 +684,9 @@ AnyEvent = (
     | ExecutorFailed
     | UpdateRequest
     | StepExecuted
+    | SpecProposed
+    | SpecProbs
+    | SpecVerdict
     | KVLookup
     | KVAllocated
     | KVTouched

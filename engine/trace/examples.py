@@ -14,6 +14,7 @@ from engine.config import (
     TraceConfig,
 )
 from engine.sampling_params import SamplingParams
+from engine.speculation import LikelyTokens, NgramMatch
 from engine.trace import events as ev
 
 _NONE, _FIRST, _SECOND = "37ac", "9f02", "c41d"  # hashes are 32 bytes; two are enough to see the chain
@@ -127,6 +128,22 @@ _EVENTS: tuple[ev.Event, ...] = (
     ev.StepExecuted(
         mode="eager", num_tokens=48, num_padded_tokens=48, prepare_ns=410_000, forward_ns=5_800_000, sample_ns=730_000
     ),
+    ev.SpecProposed(request=0, method="ngram", draft_token_ids=[390, 1530], match=NgramMatch(12, 3)),
+    ev.SpecProbs(
+        request=0,
+        target_probs=[0.75, 0.125],
+        draft_probs=[1.0, 1.0],
+        uniforms=[0.5, 0.25],
+        likely=[
+            LikelyTokens(
+                token_ids=[390, 7], target_probs=[0.75, 0.25], draft_probs=[1.0, 0.0], recovered_probs=[0.0, 1.0]
+            ),
+            LikelyTokens(
+                token_ids=[7, 1530], target_probs=[0.875, 0.125], draft_probs=[0.0, 1.0], recovered_probs=[1.0, 0.0]
+            ),
+        ],
+    ),
+    ev.SpecVerdict(request=0, draft_token_ids=[390, 1530], num_accepted=1, token_id=7, token_kind="recovered"),
     ev.KVLookup(request=1, hashes=[_FIRST, _SECOND], num_queried_tokens=71, num_hit_tokens=32, block_ids=[[1, 2]]),
     ev.KVAllocated(request=1, group=0, block_ids=[9, 10], evicted_block_ids=[10], evicted_hashes=[_SECOND]),
     ev.KVTouched(request=1, group=0, block_ids=[1, 2], ref_counts=[2, 1]),

@@ -41,6 +41,10 @@ class BlockTable:
         block_ids: list[int] = self.table[row, : self._num_blocks[row]].tolist()
         return block_ids
 
+    def num_slots(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tokens that the blocks of rows have room for, [n]."""
+        return np.array([self._num_blocks[row] for row in rows.tolist()], dtype=np.int64) * self.block_size
+
     def slots(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The slot of each (row, position), [n]."""
         return self.table[rows, positions // self.block_size] * np.int64(self.block_size) + positions % self.block_size

@@ -59,6 +59,8 @@ class InputBatch:
         self.token_ids: NDArray[np.int32] = np.zeros((max_num_seqs, max_model_len), dtype=np.int32)
         self.num_tokens: NDArray[np.int64] = np.zeros(max_num_seqs, dtype=np.int64)
         self.num_prompt_tokens: NDArray[np.int64] = np.zeros(max_num_seqs, dtype=np.int64)
+        self.max_num_tokens: NDArray[np.int64] = np.zeros(max_num_seqs, dtype=np.int64)
+        """Most tokens that a request may come to have, prompt and output."""
         self._temperature: NDArray[np.float32] = np.zeros(max_num_seqs, dtype=np.float32)
         self._top_k: NDArray[np.int64] = np.zeros(max_num_seqs, dtype=np.int64)
         self._top_p: NDArray[np.float32] = np.ones(max_num_seqs, dtype=np.float32)
@@ -94,10 +96,17 @@ class InputBatch:
                 by_row.pop(row, None)
 
     def update(self, scheduled: ScheduledRow) -> None:
-        """Take in what a step says of a request: all of it if it is new or resumed, else its added blocks."""
+        """Take in what a step says of a request: all of it if it is new or resumed, else its added blocks and drafts.
+
+        Drafts stand behind the request's tokens, but are not counted among them.
+        """
         if scheduled.new is None:
+            row = self._row_of[scheduled.serial]
             for table, block_ids in zip(self.block_tables, scheduled.block_ids, strict=True):
-                table.append(self._row_of[scheduled.serial], block_ids)
+                table.append(row, block_ids)
+            if scheduled.draft_token_ids:
+                first = self.num_tokens[row]
+                self.token_ids[row, first : first + len(scheduled.draft_token_ids)] = scheduled.draft_token_ids
         else:
             self._enter(scheduled.serial, scheduled.new, scheduled.block_ids)
 
@@ -112,6 +121,8 @@ class InputBatch:
         self.token_ids[row, : len(new.token_ids)] = new.token_ids
         self.num_tokens[row] = len(new.token_ids)
         self.num_prompt_tokens[row] = new.num_prompt_tokens
+        longest = self.token_ids.shape[1]
+        self.max_num_tokens[row] = min(longest, new.num_prompt_tokens + (params.max_tokens or longest))
         self._temperature[row] = 0.0 if params.greedy else _float32(params.temperature)
         self._top_k[row] = params.top_k if params.top_k < self.vocab_size else 0
         self._top_p[row] = params.top_p
@@ -147,9 +158,9 @@ class InputBatch:
         """The prompt of a request, as far as it is tokens."""
         return self.token_ids[row, : 0 if row in self.prompt_embeds else self.num_prompt_tokens[row]]
 
-    def output_token_ids(self, row: int) -> NDArray[np.int32]:
-        """What a request has put out."""
-        return self.token_ids[row, self.num_prompt_tokens[row] : self.num_tokens[row]]
+    def output_token_ids(self, row: int, num_drafts: int = 0) -> NDArray[np.int32]:
+        """What a request has put out, and so many of its drafts behind it."""
+        return self.token_ids[row, self.num_prompt_tokens[row] : self.num_tokens[row] + num_drafts]
 
     def append_tokens(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """Add one sampled token to each of some rows. A row that is full has just ended, and needs it no more."""
@@ -158,13 +169,28 @@ class InputBatch:
         self.token_ids[rows[fits], positions[fits]] = token_ids[fits]
         self.num_tokens[rows] = positions + fits
 
-    def sampling_metadata(self, rows: NDArray[np.int64], device: torch.device) -> SamplingMetadata:
-        """The sampling parameters of some rows, in their order."""
+    def extend_tokens(self, row: int, token_ids: list[int]) -> None:
+        """Add several tokens to one row, as far as it has room."""
+        first = self.num_tokens[row]
+        self.num_tokens[row] = min(first + len(token_ids), self.token_ids.shape[1])
+        self.token_ids[row, first : self.num_tokens[row]] = token_ids[: self.num_tokens[row] - first]
+
+    def sampling_metadata(
+        self, rows: NDArray[np.int64], device: torch.device, num_drafts: NDArray[np.int64] | None = None
+    ) -> SamplingMetadata:
+        """The sampling parameters of some rows, in their order.
+
+        Args:
+            rows: [n], rows of the batch; a row with drafts once for each place where a token may come to stand.
+            device: where the logits are.
+            num_drafts: [n], drafts of the row that stand before that place; None: none.
+        """
         temperature = self._temperature[rows]
         random = temperature > 0.0
         penalised = self._penalised[rows].any()
         if not (penalised or self._constraints or random.any()):
             return SamplingMetadata.greedy()
+        num_drafts = np.zeros_like(rows) if num_drafts is None else num_drafts
         top_k, top_p, min_p = self._top_k[rows], self._top_p[rows], self._min_p[rows]
         return SamplingMetadata(
             temperature=to_device(temperature, device),
@@ -172,26 +198,29 @@ class InputBatch:
             top_p=to_device(top_p, device),
             min_p=to_device(min_p, device),
             seeds=to_device(self._seeds[rows].view(np.int64), device),
-            output_positions=to_device(self.num_tokens[rows] - self.num_prompt_tokens[rows], device),
+            output_positions=to_device(self.num_tokens[rows] + num_drafts - self.num_prompt_tokens[rows], device),
             random_rows=to_device(np.flatnonzero(random), device),
             any_min_p=bool((random & (min_p > 0.0)).any()),
             any_top_k_top_p=bool((random & ((top_k > 0) | (top_p < 1.0))).any()),
-            constrained=self._constrained(rows) if self._constraints else (),
-            penalties=self._penalties(rows, device) if penalised else None,
+            constrained=self._constrained(rows, num_drafts) if self._constraints else (),
+            penalties=self._penalties(rows, num_drafts, device) if penalised else None,
         )
 
-    def _constrained(self, rows: NDArray[np.int64]) -> list[ConstrainedRow]:
+    def _constrained(self, rows: NDArray[np.int64], num_drafts: NDArray[np.int64]) -> list[ConstrainedRow]:
+        places = enumerate(zip(rows.tolist(), num_drafts.tolist(), strict=True))
         return [
-            ConstrainedRow(place, self._constraints[row], self.prompt_token_ids(row), self.output_token_ids(row))
-            for place, row in enumerate(rows.tolist())
+            ConstrainedRow(at, self._constraints[row], self.prompt_token_ids(row), self.output_token_ids(row, drafts))
+            for at, (row, drafts) in places
             if row in self._constraints
         ]
 
-    def _penalties(self, rows: NDArray[np.int64], device: torch.device) -> Penalties:
+    def _penalties(self, rows: NDArray[np.int64], num_drafts: NDArray[np.int64], device: torch.device) -> Penalties:
         places = np.flatnonzero(self._penalised[rows])
-        rows = rows[places]
+        rows, num_drafts = rows[places], num_drafts[places]
         prompts = [self.prompt_token_ids(row) for row in rows.tolist()]
-        outputs = [self.output_token_ids(row) for row in rows.tolist()]
+        outputs = [
+            self.output_token_ids(row, drafts) for row, drafts in zip(rows.tolist(), num_drafts.tolist(), strict=True)
+        ]
         token_ids, prompt_counts, output_counts = count_tokens(prompts, outputs, device)
         return Penalties(
             rows=to_device(places, device),

@@ -29,10 +29,12 @@ class CacheShape(NamedTuple):
     num_kv_heads: int
     head_size: int
     dtype: torch.dtype
+    drafter: CacheShape | None = None
+    """Of a draft model, whose layers join the one group that there is: the same blocks, in tensors of its own."""
 
     @classmethod
-    def of(cls, decoder: CausalLM, block_size: int) -> CacheShape:
-        """The shape of a decoder's cache."""
+    def of(cls, decoder: CausalLM, block_size: int, drafter: CausalLM | None = None) -> CacheShape:
+        """The shape of a decoder's cache, and of its drafter's."""
         architecture = decoder.architecture
         return cls(
             block_size,
@@ -40,6 +42,7 @@ class CacheShape(NamedTuple):
             architecture.num_kv_heads,
             architecture.head_size,
             decoder.dtype,
+            None if drafter is None else cls.of(drafter, block_size),
         )
 
     @property
@@ -47,7 +50,7 @@ class CacheShape(NamedTuple):
         """Bytes of a block over the layers of its group: keys and values, block_size × num_kv_heads × head_size
         elements each. A block may serve any group, so it has room for the largest."""
         per_layer = 2 * self.block_size * self.num_kv_heads * self.head_size * self.dtype.itemsize
-        return per_layer * self.num_layers
+        return per_layer * self.num_layers + (0 if self.drafter is None else self.drafter.block_bytes)
 
     @property
     def num_layers(self) -> int:
@@ -56,12 +59,15 @@ class CacheShape(NamedTuple):
 
     @property
     def groups(self) -> tuple[KVCacheGroup, ...]:
-        """How the KV of which layers is kept."""
+        """How the KV of which layers is kept; a drafter's layers are counted on from the model's."""
+        num_drafter = 0 if self.drafter is None else len(self.drafter.sliding_windows)
+        num_layers = len(self.sliding_windows)
+        drafter = tuple(range(num_layers, num_layers + num_drafter))
         return tuple(
             KVCacheGroup(
                 kind="full_attention" if group.sliding_window is None else "sliding_window",
-                num_layers=len(group.layers),
-                layers=group.layers,
+                num_layers=len(group.layers + drafter),
+                layers=group.layers + drafter,
                 sliding_window=group.sliding_window,
                 block_bytes=self.block_bytes,
             )
@@ -82,7 +88,7 @@ def bind_kv_cache(decoder: CausalLM, shape: CacheShape, num_blocks: int, backend
     shapes = backend.kv_cache_shapes(num_blocks)
     caches = [[torch.empty(size, dtype=shape.dtype, device=device) for size in shapes] for _ in range(shape.num_layers)]
     attentions = list(decoder.attentions())
-    for number, group in enumerate(shape.groups):
+    for number, group in enumerate(group_layers(shape.sliding_windows)):
         for layer, (key_cache, value_cache) in zip(group.layers, caches, strict=False):
             attentions[layer].kv_cache = KVCacheOfLayer(backend, key_cache, value_cache, number)
 

@@ -26,6 +26,8 @@ class StepInputs(NamedTuple):
         query_start_loc  0                      3               4                        8
         seq_lens         8                      10              4
         logits_indices       2                  3               (its prompt goes on: no logits)
+
+    Drafts are scheduled tokens like any other, the last of a request's; each has logits, as has the token before them.
     """
 
     serials: list[int]
@@ -44,12 +46,17 @@ class StepInputs(NamedTuple):
     """Per KV cache group: [num_requests, max_blocks] int32. What a sliding window has passed is still named in it."""
     sampled: NDArray[np.int64]
     """[sampled requests]: which of the requests have reached the end of their tokens and get a new one."""
+    num_drafts: NDArray[np.int64]
+    """[sampled requests]: drafts at the end of their scheduled tokens."""
 
     @property
     def logits_indices(self) -> NDArray[np.int64]:
-        """Places in the super-sequence whose hidden states become logits, [sampled requests]."""
+        """Places in the super-sequence whose hidden states become logits, [sampled requests + drafts]."""
         last: NDArray[np.int64] = self.query_start_loc.numpy()[1:][self.sampled] - 1
-        return last
+        if not self.num_drafts.any():
+            return last
+        rows = self.num_drafts + 1
+        return (last + 1 - rows.cumsum()).repeat(rows) + np.arange(rows.sum())
 
     @property
     def groups(self) -> tuple[AttentionInputs, ...]:
@@ -80,10 +87,22 @@ class StepInputs(NamedTuple):
 
 def prepare_inputs(batch: InputBatch, scheduled: list[ScheduledRow]) -> StepInputs:
     """Flatten the plan of a step; the batch has taken its rows in already."""
-    serials = [row.serial for row in scheduled]
-    rows = np.array([batch.row_of(serial) for serial in serials], dtype=np.int64)
-    num_scheduled = np.array([row.num_scheduled_tokens for row in scheduled], dtype=np.int64)
     num_computed = np.array([row.num_computed_tokens for row in scheduled], dtype=np.int64)
+    num_scheduled = np.array([row.num_scheduled_tokens for row in scheduled], dtype=np.int64)
+    num_drafts = np.array([len(row.draft_token_ids) for row in scheduled], dtype=np.int64)
+    inputs = flatten(batch, [row.serial for row in scheduled], num_computed, num_scheduled)
+    sampled = np.flatnonzero(inputs.seq_lens.numpy() - num_drafts == batch.num_tokens[inputs.rows])
+    return inputs._replace(sampled=sampled, num_drafts=num_drafts[sampled])
+
+
+def flatten(
+    batch: InputBatch, serials: list[int], num_computed: NDArray[np.int64], num_scheduled: NDArray[np.int64]
+) -> StepInputs:
+    """The super-sequence of some requests, [num_requests]: of each the next tokens after the computed ones.
+
+    The last token of each is sampled from.
+    """
+    rows = np.array([batch.row_of(serial) for serial in serials], dtype=np.int64)
     query_start_loc = np.concatenate(([0], num_scheduled.cumsum()))
     seq_lens = num_computed + num_scheduled
 
@@ -99,5 +118,6 @@ def prepare_inputs(batch: InputBatch, scheduled: list[ScheduledRow]) -> StepInpu
         query_start_loc=torch.from_numpy(query_start_loc),
         seq_lens=torch.from_numpy(seq_lens),
         block_tables=tuple(torch.from_numpy(table.table[rows, :most_blocks]) for table in batch.block_tables),
-        sampled=np.flatnonzero(seq_lens == batch.num_tokens[rows]),
+        sampled=np.arange(len(rows)),
+        num_drafts=np.zeros(len(rows), dtype=np.int64),
     )

@@ -9,16 +9,15 @@ from typing import Any
 
 import torch
 
-from engine.attention.backend import AttentionBackend, AttentionSpec
-from engine.attention.registry import make_backend
+from engine.attention.backend import AttentionBackend
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts
 from engine.core.kv_cache.block_hash import none_hash_for
 from engine.models.architecture import read_architecture
 from engine.models.causal_lm import CausalLM
-from engine.models.decoder import Decoder
-from engine.models.loading import fill_with_noise, load_weights
-from engine.models.packed_decoder import PackedDecoder
 from engine.sample.logits_processors import LogitsProcessor
+from engine.spec_decode.draft_model import DraftModelProposer
+from engine.spec_decode.ngram_proposer import NgramProposer
+from engine.spec_decode.proposer import Proposer
 from engine.trace.events import (
     DeviceInitialized,
     Event,
@@ -28,20 +27,19 @@ from engine.trace.events import (
     ModelLoaded,
 )
 from engine.trace.recorder import Recorder
-from engine.worker.compilation import compile_layers
 from engine.worker.cpu_threads import size_threads
 from engine.worker.cuda_graphs import CudaGraphRecorder, DecodeGraphs
 from engine.worker.dispatch import capture_sizes
+from engine.worker.drafter import load_draft_model
 from engine.worker.input_batch import InputBatch
-from engine.worker.input_buffers import InputBuffers
+from engine.worker.input_buffers import InputBuffers, stay_on_host
 from engine.worker.kv_cache import CacheShape, bind_kv_cache, cache_budget, resolve_num_blocks
 from engine.worker.layer_groups import group_layers
+from engine.worker.load_decoder import LoadedDecoder, load_decoder
 from engine.worker.memory import device_memory, device_name
 from engine.worker.model_runner import ModelRunner
 from engine.worker.placement import (
     require_memory,
-    require_quantizable,
-    require_room_for_weights,
     resolve_device,
     resolve_dtype,
     resolve_max_model_len,
@@ -68,6 +66,7 @@ class Worker:
         self.decoder: CausalLM
         self.backend: AttentionBackend[Any]
         self.runner: ModelRunner
+        self._draft_model: LoadedDecoder | None = None
         self.max_model_len: int
         self.startup: list[Event] = []
         """How it came to be ready, for whoever records later."""
@@ -112,31 +111,13 @@ class Worker:
         architecture = read_architecture(self.model_path)
         dtype = resolve_dtype(self.config.model.dtype, architecture.checkpoint_dtype, self.device)
         self.max_model_len = resolve_max_model_len(self.config.model.max_model_len, architecture)
-        spec = AttentionSpec(
-            num_heads=architecture.num_heads,
-            num_kv_heads=architecture.num_kv_heads,
-            head_size=architecture.head_size,
-            block_size=self.config.cache.block_size,
-            dtype=dtype,
-            device=self.device,
-        )
-        self.backend = make_backend(self.config.execution.attention_backend, spec)
-        require_quantizable(self.config.model.quantization, architecture, self.backend.name)
-        with torch.device("meta"):
-            num_parameters = Decoder(architecture, 1, dtype).num_parameters()
-        require_room_for_weights(num_parameters, dtype, self.device)
-        with torch.device(self.device):
-            decoder = Decoder(architecture, self.max_model_len, dtype).eval()
-        if self.config.model.load_format == "dummy":
-            fill_with_noise(decoder)
-        else:
-            load_weights(decoder, self.model_path)
-        if self.backend.name == "cpu":
-            self.decoder = PackedDecoder(decoder, self.config.model.quantization)
-        else:
-            self.decoder = decoder
-            if self.config.execution.compilation_level:
-                compile_layers(decoder)
+        loaded = load_decoder(architecture, self.model_path, self.config, dtype, self.device, self.max_model_len)
+        self.decoder, self.backend, num_parameters = loaded
+        speculative = self.config.speculative
+        if speculative is not None and speculative.method == "draft_model":
+            self._draft_model = load_draft_model(
+                speculative, architecture, self.config, dtype, self.device, self.max_model_len
+            )
         self.startup.append(
             ModelLoaded(
                 num_parameters=num_parameters,
@@ -166,7 +147,8 @@ class Worker:
         Raises:
             ConfigError: the blocks asked for do not fit, or do not hold one request of max_model_len tokens.
         """
-        shape = CacheShape.of(self.decoder, self.config.cache.block_size)
+        drafter = None if self._draft_model is None else self._draft_model.decoder
+        shape = CacheShape.of(self.decoder, self.config.cache.block_size, drafter)
         sizes = self._capture_sizes()
         buffers = self._input_buffers(shape, sizes)
         working_bytes = self._profile(shape, buffers, sizes)
@@ -191,8 +173,32 @@ class Worker:
             )
         )
         graphs = self._capture(sizes, buffers) if buffers is not None and sizes else None
-        self.runner = ModelRunner(self.decoder, self._batch(shape), self.backend, buffers, graphs)
+        speculative = self.config.speculative
+        self.runner = ModelRunner(
+            self.decoder,
+            self._batch(shape),
+            self.backend,
+            buffers,
+            graphs,
+            self._drafter(shape, kv_cache.num_gpu_blocks),
+            speculative.num_speculative_tokens if speculative is not None else 0,
+        )
         return kv_cache
+
+    def _drafter(self, shape: CacheShape, num_blocks: int) -> Proposer | None:
+        """Who drafts, a draft model with its KV cache bound."""
+        speculative = self.config.speculative
+        if speculative is None:
+            return None
+        if self._draft_model is None:
+            shortest, longest = speculative.prompt_lookup
+            return NgramProposer(shortest, longest, speculative.prompt_lookup_match)
+        assert shape.drafter is not None
+        decoder, backend, _ = self._draft_model
+        bind_kv_cache(decoder, shape.drafter, num_blocks, backend)
+        # Beside the tokens of a step it runs the one that each request has got.
+        buffers = self._input_buffers(shape, (), more_tokens=self.config.scheduler.max_num_seqs)
+        return DraftModelProposer(decoder, backend, stay_on_host if buffers is None else buffers.place)
 
     def _batch(self, shape: CacheShape) -> InputBatch:
         architecture = self.decoder.architecture
@@ -213,13 +219,13 @@ class Worker:
             return ()
         return capture_sizes(execution.cudagraph_capture_sizes, self.config.scheduler.max_num_seqs)
 
-    def _input_buffers(self, shape: CacheShape, sizes: tuple[int, ...]) -> InputBuffers | None:
+    def _input_buffers(self, shape: CacheShape, sizes: tuple[int, ...], more_tokens: int = 0) -> InputBuffers | None:
         if self.device.type == "cpu":
             return None
         limits = self.config.scheduler
         rows = max(limits.max_num_seqs, *sizes, 1)
         max_blocks = -(-self.max_model_len // shape.block_size)
-        num_tokens = max(limits.max_num_batched_tokens, rows)
+        num_tokens = max(limits.max_num_batched_tokens, rows) + more_tokens
         return InputBuffers(num_tokens, rows, max_blocks, len(shape.groups), self.device)
 
     def _profile(self, shape: CacheShape, buffers: InputBuffers | None, sizes: tuple[int, ...]) -> int:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.gumbel_sampling import argmax
 from kernels.philox import Stream, gumbel, uniform, uniform_at
 from kernels.rejection_sampling.drafts import Drafts, Verdicts
 
@@ -46,14 +47,12 @@ def rejection_sample_reference(target_logits: Tensor, drafts: Drafts) -> Verdict
     """`rejection_sample` in torch."""
     num_requests, num_drafts = drafts.seeds.numel(), drafts.token_ids.numel()
     requests = torch.arange(num_requests, device=target_logits.device)
-    counts = drafts.start_loc.diff()
-    of_request = requests.repeat_interleave(counts)
+    of_request = requests.repeat_interleave(drafts.start_loc.diff())
     place = torch.arange(num_drafts, device=target_logits.device)
     rows = place + of_request
     place = place - drafts.start_loc[of_request]
 
-    probs = target_distribution(target_logits[rows], drafts.greedy[of_request])
-    target_probs = probs.gather(1, drafts.token_ids[:, None]).squeeze(1)
+    target_probs = _probs_of_drafts(target_logits[rows], drafts.token_ids, drafts.greedy[of_request])
     draft_probs = drafts.own_probs()
     uniforms = uniform_at(
         drafts.seeds[of_request],
@@ -68,23 +67,44 @@ def rejection_sample_reference(target_logits: Tensor, drafts: Drafts) -> Verdict
     token_ids = target_logits.new_full((num_requests, drafts.most + 1), -1, dtype=torch.int64)
     kept = place < num_accepted[of_request]
     token_ids[of_request[kept], place[kept]] = drafts.token_ids[kept]
-    last = _last_tokens(target_logits, probs, drafts, num_accepted)
+    last = _last_tokens(target_logits, drafts, num_accepted)
     token_ids.scatter_(1, num_accepted[:, None], last[:, None])
     return Verdicts(token_ids, num_accepted, target_probs, draft_probs, uniforms)
 
 
-def _last_tokens(target_logits: Tensor, probs: Tensor, drafts: Drafts, num_accepted: Tensor) -> Tensor:
-    """[num_requests]: the recovered or the bonus token of each; `probs` are the target's at the drafts."""
+def _probs_of_drafts(logits: Tensor, token_ids: Tensor, greedy: Tensor) -> Tensor:
+    """[drafts]: what `target_distribution` says of one token per row, without the distributions of greedy rows."""
+    probs = (argmax(logits) == token_ids).to(logits.dtype)
+    random = torch.nonzero(~greedy).flatten()
+    if random.numel():
+        distributions = torch.softmax(logits[random], dim=-1)
+        probs[random] = distributions.gather(1, token_ids[random, None]).squeeze(1)
+    return probs
+
+
+def _last_tokens(target_logits: Tensor, drafts: Drafts, num_accepted: Tensor) -> Tensor:
+    """[num_requests]: the recovered or the bonus token of each; of greedy requests both are the largest logit."""
     requests = torch.arange(num_accepted.numel(), device=target_logits.device)
     first = drafts.start_loc[:-1]
-    scores = target_logits[first + requests + num_accepted]
-    positions = drafts.positions + num_accepted
-    noise = gumbel(uniform(drafts.seeds, positions, Stream.TARGET, scores.shape[1]))
+    logits = target_logits[first + requests + num_accepted]
+    tokens = argmax(logits)
+    random = ~drafts.greedy
+    rejected = num_accepted < drafts.start_loc.diff()
 
-    rejected = torch.nonzero(num_accepted < drafts.start_loc.diff()).flatten()
-    if rejected.numel():
-        draft = (first + num_accepted)[rejected]
+    bonus = torch.nonzero(random & ~rejected).flatten()
+    if bonus.numel():
+        tokens[bonus] = _drawn(logits[bonus], drafts, bonus, num_accepted, Stream.TARGET)
+    recovered = torch.nonzero(random & rejected).flatten()
+    if recovered.numel():
+        draft = (first + num_accepted)[recovered]
         draft_probs = None if drafts.probs is None else drafts.probs[draft]
-        scores[rejected] = recovered_distribution(probs[draft], draft_probs, drafts.token_ids[draft]).log()
-        noise[rejected] = gumbel(uniform(drafts.seeds[rejected], positions[rejected], Stream.RECOVER, scores.shape[1]))
-    return scores.add_(noise.masked_fill_(drafts.greedy[:, None], 0.0)).argmax(dim=1)
+        target_probs = torch.softmax(logits[recovered], dim=-1)
+        left = recovered_distribution(target_probs, draft_probs, drafts.token_ids[draft])
+        tokens[recovered] = _drawn(left.log(), drafts, recovered, num_accepted, Stream.RECOVER)
+    return tokens
+
+
+def _drawn(scores: Tensor, drafts: Drafts, requests: Tensor, num_accepted: Tensor, stream: Stream) -> Tensor:
+    """[requests]: one token each by Gumbel-max, from scores [requests, vocab_size]."""
+    positions = (drafts.positions + num_accepted)[requests]
+    return argmax(gumbel(uniform(drafts.seeds[requests], positions, stream, scores.shape[1])).add_(scores))

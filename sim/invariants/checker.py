@@ -13,6 +13,7 @@ from sim.invariants.forward import FORWARD_INVARIANTS
 from sim.invariants.invariant import Invariant, Look, Violation
 from sim.invariants.lifecycle import LIFECYCLE_INVARIANTS
 from sim.invariants.scheduling import SCHEDULING_INVARIANTS
+from sim.invariants.speculation import SPECULATION_INVARIANTS
 from sim.invariants.transfer import TRANSFER_INVARIANTS
 from sim.state import State, StateError
 
@@ -35,6 +36,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     *CONTENT_INVARIANTS,
     *TRANSFER_INVARIANTS,
     *FORWARD_INVARIANTS,
+    *SPECULATION_INVARIANTS,
 )
 
 

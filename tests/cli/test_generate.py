@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.cli import main
-from engine.trace.events import RequestAdded
+from engine.trace.events import RequestAdded, SpecVerdict
 from engine.trace.file import read_trace
 
 PROMPT = "Once upon a time"
@@ -112,6 +112,18 @@ def test_bad_input_is_one_sentence(
     assert said in last
     assert "--debug" not in last
     assert "Traceback" not in shown.err
+
+
+def test_drafts_are_asked_for_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace = tmp_path / "run.jsonl"
+    config = '{"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_min": 1}'
+    flags = ["--speculative-config", config, "--temperature", "0", "--max-tokens", "20", "--trace", str(trace)]
+    assert main(["generate", "--prompt", f"{PROMPT} {PROMPT} {PROMPT}", *flags]) == 0
+    assert any(isinstance(event, SpecVerdict) for event in read_trace(trace).events)
+    assert main(["trace", str(trace)]) == 0
+    assert "tokens per verification" in " ".join(capsys.readouterr().out.split())
+    assert main(["generate", "--prompt", PROMPT, "--speculative-config", "{ngram}"]) == 2
+    assert "speculative_config must be a JSON object" in capsys.readouterr().err
 
 
 def test_sampling_flags_reach_the_sampler(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

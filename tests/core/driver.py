@@ -14,6 +14,7 @@ from engine.core.messages import EngineCoreRequest, ForwardFailure, ModelRunnerO
 from engine.core.seams import KVConnector
 from engine.inputs import LoRARequest, MultiModalFeature
 from engine.sampling_params import GrammarSpec, SamplingParams
+from engine.speculation import DraftProbs, Speculation
 from engine.trace.events import SCHEMA_VERSION, Header
 from engine.trace.file import Trace, read_trace
 from engine.trace.recorder import EventSink, Recorder
@@ -233,18 +234,32 @@ class Crowd:
             accepted = list(row.draft_token_ids[: rng.randrange(len(row.draft_token_ids) + 1)])
             complete = row.num_tokens_after >= core.requests[row.request_id].num_tokens
             sampled.append([*accepted, rng.randrange(2, 99)] if complete else [])
-        drafts = [[rng.randrange(2, 99) for _ in range(rng.randrange(self.num_drafts + 1))] for _ in plan.rows]
+        proposed = [[rng.randrange(2, 99) for _ in range(rng.randrange(self.num_drafts + 1))] for _ in plan.rows]
+        drafts = [each if new else [] for each, new in zip(proposed, sampled, strict=True)]
         return ModelRunnerOutput(
             step=plan.step,
             serials=[row.serial for row in plan.rows],
             sampled_token_ids=sampled,
             draft_token_ids=drafts if self.num_drafts else None,
+            speculation=_speculation(plan, sampled) if self.num_drafts else None,
         )
 
     @staticmethod
     def _disturb(core: EngineCore, rng: random.Random, chance: float) -> None:
         if core.requests and rng.random() < chance:
             core.abort([rng.choice(list(core.requests))])
+
+
+def _speculation(plan: SchedulerOutput, sampled: list[list[int]]) -> Speculation:
+    """Probabilities by which just those drafts are accepted that the die has accepted."""
+    probs = {}
+    for row, new in zip(plan.rows, sampled, strict=True):
+        num_drafts = len(row.draft_token_ids)
+        if num_drafts and new:
+            target = [1.0 if place < len(new) - 1 else 0.0 for place in range(num_drafts)]
+            certain, even = [1.0] * num_drafts, [0.5] * num_drafts
+            probs[row.serial] = DraftProbs(target=target, draft=certain, uniform=even, likely=[])
+    return Speculation(probs=probs, matches={})
 
 
 def record_crowd(

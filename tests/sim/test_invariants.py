@@ -16,6 +16,7 @@ from sim.invariants import INVARIANTS, check, check_trace, render
 from sim.state import State
 from tests.core.driver import record_crowd
 from tests.sim.test_kv_transfer import WRONG as WRONG_TRANSFERS
+from tests.sim.test_speculation import WRONG as WRONG_SPECULATION
 from tests.sim.wrong import Wrong, assert_noticed, edited, first_one, has, is_, plus, put, several, turned
 
 
@@ -309,7 +310,7 @@ def test_planned_tokens_beyond_all_bounds_are_not_counted_out(trace: Trace) -> N
 
 
 def test_every_invariant_has_been_broken_here() -> None:
-    broken = {wrong.invariant for wrong in (*WRONG.values(), *WRONG_TRANSFERS.values())}
+    broken = {wrong.invariant for wrong in (*WRONG.values(), *WRONG_TRANSFERS.values(), *WRONG_SPECULATION.values())}
     assert broken | {"max_num_seqs", "max_model_len"} == {invariant.name for invariant in INVARIANTS}
 
 

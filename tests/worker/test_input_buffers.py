@@ -29,6 +29,7 @@ def step_of(query_lens: list[int], seq_lens: list[int], num_columns: int = 3, se
         seq_lens=torch.tensor(seq_lens),
         block_tables=(drawn(num_requests, num_columns).int(), drawn(num_requests, num_columns).int()),
         sampled=np.arange(num_requests),
+        num_drafts=np.zeros(num_requests, dtype=np.int64),
     )
 
 

@@ -13,7 +13,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelError
 from engine.executor.uniproc import UniProcExecutor
 from engine.models.architecture import read_architecture
-from engine.worker import memory, worker
+from engine.worker import load_decoder, memory
 from engine.worker.kv_cache import CacheShape, cache_budget, resolve_num_blocks
 from engine.worker.memory import GIB, Memory, device_memory, gib, peak_bytes
 from engine.worker.placement import require_room_for_weights, resolve_device, resolve_dtype, resolve_max_model_len
@@ -166,7 +166,7 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_loaded(
 ) -> None:
     with pytest.raises(ModelError, match=r"The weights take 372529\.03 GiB \(100,000,000,000,000 param"):
         require_room_for_weights(10**14, torch.float32, CPU)
-    monkeypatch.setattr(worker, "load_weights", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr(load_decoder, "load_weights", lambda *_, **__: pytest.fail("loaded"))
     monkeypatch.setattr("engine.worker.placement.device_memory", lambda _: Memory(GIB, 100_000))
     with pytest.raises(
         ModelError, match=r"parameters in float32\), but only 0\.1 MiB of 1\.00 GiB are available on cpu"

@@ -334,6 +334,6 @@ def test_a_trace_begins_with_how_the_worker_came_to_be_ready(random_llama: Rando
 
 
 def test_what_the_worker_cannot_do_is_refused(random_llama: RandomModel) -> None:
-    speculative = {"method": "ngram", "num_speculative_tokens": 3}
-    with pytest.raises(ConfigError, match="speculative_config is not supported yet"):
+    speculative = {"method": "medusa", "num_speculative_tokens": 3}
+    with pytest.raises(ConfigError, match="There is no drafter for the method medusa: use ngram or draft_model"):
         UniProcExecutor(EngineConfig.from_args(str(random_llama[0]), speculative_config=speculative))

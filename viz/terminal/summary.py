@@ -71,6 +71,7 @@ def _facts(summary: TraceSummary, measured: MetricsSummary, timeline: Timeline) 
         "per second": listed(_throughput(measured)),
         "prefix cache": f"{summary.num_hit_tokens:,} of {summary.num_queried_tokens:,} tokens hit ({share(hit_rate)}), "
         f"{summary.num_evictions:,} cached blocks evicted",
+        "drafts": _drafts(measured, summary),
         "pool": f"{summary.peak_blocks_in_use:,} of {num_blocks - 1:,} blocks in use at most, "
         f"{share(measured.mean_kv_cache_usage or 0)} on average, "
         f"{counted(summary.num_preemptions, 'preemption') or 'no preemption'}",
@@ -84,6 +85,18 @@ def _facts(summary: TraceSummary, measured: MetricsSummary, timeline: Timeline) 
     if summary.truncated:
         table.add_row("cut short", Text(summary.truncated, "yellow"))
     return Group(table, "")
+
+
+def _drafts(measured: MetricsSummary, summary: TraceSummary) -> str:
+    """How many drafts were accepted, at their first place, their second, …; empty without speculation."""
+    if measured.mean_acceptance_length is None:
+        return ""
+    drafted, accepted = summary.metrics.drafted, summary.metrics.accepted
+    by_position = ", ".join(share(some / all_) for some, all_ in zip(accepted, drafted, strict=True))
+    return (
+        f"{measured.num_accepted_tokens:,} of {measured.num_draft_tokens:,} accepted (by position {by_position}), "
+        f"{measured.mean_acceptance_length:.2f} tokens per verification"
+    )
 
 
 def _startup(timeline: Timeline) -> Iterator[str]:

@@ -1,0 +1,16 @@
+"""Counts by position: of a request's drafts the first, the second, …"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import zip_longest
+
+
+def counted_up_to(num_positions: int, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """One more at each of the first positions."""
+    return summed([counts, (1,) * num_positions])
+
+
+def summed(counts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The sums of counts, position by position."""
+    return tuple(map(sum, zip_longest(*counts, fillvalue=0)))
