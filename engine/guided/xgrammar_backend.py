@@ -15,7 +15,6 @@ from engine.core.messages import GrammarBitmask
 from engine.core.seams import AutomatonSteps, MaskFacts
 from engine.guided.compilations import Compilations
 from engine.guided.compiler import CompiledGrammar, GrammarCompiler
-from engine.guided.errors import GrammarError
 from engine.guided.walk import AutomatonWalk
 from engine.guided_decoding import GrammarSpec
 

@@ -118,7 +118,11 @@ def _first_error(output: str) -> str:
 
 def _cache_dir() -> Path:
     chosen = os.environ.get("ORRERY_CACHE")
-    cache = Path(chosen).expanduser() if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orrery"
+    cache = (
+        Path(chosen).expanduser()
+        if chosen
+        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orrery"
+    )
     return cache / "kernels"
 
 

@@ -89,7 +89,11 @@ def test_throughput_of_files_of_text(tmp_path: Path) -> None:
         (["throughput", "--dataset-name", "custom", "--dataset-path", "LICENSE"], "LICENSE, line 2", 1),
         (["throughput", "--num-prompts", "0"], "--num-prompts", 2),
         (["throughput", "--random-range-ratio", "1"], "range ratio", 1),
-        (["latency", "--output-json", "no-such/result.json"], "output_json must be a file in a folder that is there", 2),
+        (
+            ["latency", "--output-json", "no-such/result.json"],
+            "output_json must be a file in a folder that is there",
+            2,
+        ),
         (["throughput", "--output-json", "."], "output_json must be a file in a folder that is there", 2),
         (["latency", "--input-len", "0"], "at least one token", 1),
         (["latency", "--batch-size", "0"], "--batch-size", 2),

@@ -89,7 +89,9 @@ def test_what_cannot_be_packed_is_refused() -> None:
         PackedMatrix(torch.zeros(4, 48), None, "int4")
     too_large: list[Quantization] = ["int8", "int4"]
     for quantization in too_large:
-        with pytest.raises(ValueError, match=f"{quantization} keeps scales in float16, and these weights are too large"):
+        with pytest.raises(
+            ValueError, match=f"{quantization} keeps scales in float16, and these weights are too large"
+        ):
             PackedMatrix(torch.full((4, FEATURES), 1e9), None, quantization)
     with pytest.raises(ValueError, match=r"x must be float32 \[rows, 192\]"):
         linear(torch.zeros(2, 100), PackedMatrix(torch.zeros(4, FEATURES)))
