@@ -8,6 +8,7 @@ exactly the numbers the recording ran with.
 from __future__ import annotations
 
 import bisect
+import typing
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -49,7 +50,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="auto: cuda if there is one, else cpu")] = "auto"
     quantization: Annotated[
         Literal["int8", "int4"] | None,
-        Meta(description="keep 8 or 4 bits of each weight, on a CPU; null: all of them"),
+        Meta(description="int8 or int4: keep so many bits of each weight, on a CPU; by default all of them"),
     ] = None
     load_format: Annotated[
         Literal["auto", "dummy"], Meta(description="auto: the checkpoint; dummy: random weights, to measure speed with")
@@ -286,7 +287,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             part = _PART_OF_ARGUMENT.get(name)
             if part is None:
                 raise ConfigError(_unknown_argument(name))
-            parts[part]["level" if name == "trace_level" else name] = value
+            field = "level" if name == "trace_level" else name
+            parts[part][field] = _allowed(name, value, _PARTS[part], field)
         try:
             converted: dict[str, Any] = {part: msgspec.convert(values, _PARTS[part]) for part, values in parts.items()}
             speculative = msgspec.convert(speculative_config, SpeculativeConfig | None)
@@ -440,6 +442,28 @@ def _unknown_argument(name: str) -> str:
     near = difflib.get_close_matches(name, _PART_OF_ARGUMENT, n=1)
     hint = f", did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(_PART_OF_ARGUMENT))}."
     return f"{name} is not an engine argument{hint}"
+
+
+#: Other names of the same dtypes, vLLM's and torch's own.
+_SPELLINGS = {
+    "half": "float16",
+    "float": "float32",
+    "torch.float16": "float16",
+    "torch.bfloat16": "bfloat16",
+    "torch.float32": "float32",
+}
+
+
+def _allowed(name: str, value: Any, part: type[msgspec.Struct], field: str) -> Any:
+    """The value, if the field takes any or names it among a few."""
+    if name == "dtype":
+        value = _SPELLINGS.get(str(value), value)
+    hint = typing.get_args(typing.get_type_hints(part, include_extras=True)[field])[0]
+    choices = [each for each in (hint, *typing.get_args(hint)) if typing.get_origin(each) is Literal]
+    values = [value for choice in choices for value in typing.get_args(choice)]
+    if isinstance(value, str | int) and values and value not in values:
+        raise ConfigError(f"{name} must be one of {', '.join(map(str, values))}, got {value!r}.")
+    return value
 
 
 def _sentence(text: str) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelError, OrreryError, RequestError, TraceError
 from engine.llm import LLM
 from engine.sample.logits_processors import RequestLogitsProcessor
@@ -324,3 +325,23 @@ def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file, not a folder")
     said = sentence(TraceError, lambda: LLM(model=MODEL, trace=tmp_path / "taken" / "trace.jsonl", **ARGS))
     assert "cannot be written" in said
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "allowed"),
+    [
+        ("quantization", "fp8", "int8, int4"),
+        ("attention_backend", "FLASH_ATTN", "auto, torch, triton, cpu, flash_attn, flashinfer"),
+        ("dtype", "int8", "auto, float32, float16, bfloat16"),
+        ("compilation_level", 2, "0, 3"),
+        ("trace_level", "loud", "off, control, forward, full"),
+    ],
+)
+def test_a_value_that_is_none_of_a_few_is_refused_with_those(argument: str, value: object, allowed: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{argument} must be one of {allowed}, got {value!r}.$"):
+        EngineConfig.from_args("orrery-tiny", **{argument: value})
+
+
+def test_a_dtype_goes_by_vllms_and_torchs_names_too() -> None:
+    for given, meant in (("half", "float16"), ("float", "float32"), (torch.bfloat16, "bfloat16")):
+        assert EngineConfig.from_args("orrery-tiny", dtype=given).model.dtype == meant

@@ -81,7 +81,8 @@ def _kind_and_description(hint: Any) -> tuple[type, str]:
         (allowed,) = (each for each in typing.get_args(allowed) if each is not type(None))
     if typing.get_origin(allowed) is typing.Literal:
         # The engine itself says which values it allows, in a better sentence.
-        allowed = type(typing.get_args(allowed)[0])
+        values = typing.get_args(allowed)
+        return type(values[0]), f"{meta.description}; one of {', '.join(map(str, values))}"
     elif typing.get_origin(allowed) is tuple:  # an option that may be repeated
         (item, _) = typing.get_args(allowed)
         allowed = list[item]  # type: ignore[valid-type]

@@ -64,10 +64,16 @@ def logits_event(
     top_ids, top_probs = top.indices.tolist(), probs.gather(-1, top.indices).tolist()
     requests = range(len(serials))
     shown = [row for request in requests for row in sampled.rows_of(request)]
+    drawn = [token_id for token_ids in sampled.token_ids for token_id in token_ids]
+    for row, token_id in zip(shown, drawn, strict=True):
+        # A mask or chance may choose what the model thought unlikely: it takes the last place of the list.
+        if token_id not in top_ids[row]:
+            top_ids[row][-1], top_probs[row][-1] = token_id, float(probs[row, token_id])
+            top_logits[row][-1] = float(logits[row, token_id].clamp(-_LARGEST, _LARGEST))
     return ForwardLogits(
         requests=[serials[request] for request in requests for _ in sampled.token_ids[request]],
         top_token_ids=[top_ids[row] for row in shown],
         top_logits=[top_logits[row] for row in shown],
         top_probs=[top_probs[row] for row in shown],
-        sampled_token_ids=[token_id for token_ids in sampled.token_ids for token_id in token_ids],
+        sampled_token_ids=drawn,
     )
