@@ -87,8 +87,8 @@ class PackedDecoder:
         if head is not None and self.architecture.hidden_size % GROUP_SIZE[head]:
             head = None
         tied = self.architecture.tie_word_embeddings
-        self._embedding = PackedMatrix(_emptied(decoder.embed_tokens), None, head)
-        self._head = self._embedding if tied else PackedMatrix(_emptied(decoder.lm_head), None, head)
+        self._embedding = _packed(_emptied(decoder.embed_tokens), None, head)
+        self._head = self._embedding if tied else _packed(_emptied(decoder.lm_head), None, head)
         self._cos, self._sin = decoder.cos.float(), decoder.sin.float()
 
     def embed(self, input_ids: Tensor) -> Tensor:
@@ -132,6 +132,10 @@ def _taken(linear: FusedLinear, quantization: Quantization | None, *, interleave
     matrix, bias = _emptied(linear.weight), None if linear.bias is None else linear.bias.data
     if interleaved:
         matrix, bias = interleave_gate_up(matrix), None if bias is None else interleave_gate_up(bias)
+    return _packed(matrix, bias, quantization)
+
+
+def _packed(matrix: Tensor, bias: Tensor | None, quantization: Quantization | None) -> PackedMatrix:
     try:
         return PackedMatrix(matrix, bias, quantization)
     except ValueError as error:

@@ -220,5 +220,4 @@ int64_t attention_workspace(const Heads* heads, const Cache* cache, int32_t thre
 }
 
 int32_t panel_columns() { return PANEL; }
-int32_t most_tile_rows() { return MOST_TILE_ROWS; }
 }

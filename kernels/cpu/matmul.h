@@ -96,20 +96,26 @@ inline void tile_of(
     tile<Weights, ROWS, 1>(part, row, matrix, source, panel, next, take);
 }
 
-// The panel as a matrix of its own, in float32 [features, PANEL].
-template <class Weights>
-Matrix widen_panel(const Matrix& matrix, int panel, float* scratch) {
+// Calls `use(feature, low, high)` with the widened weights of a panel, feature after feature.
+template <class Weights, class Use>
+inline void each_feature(const Matrix& matrix, int panel, const Use& use) {
     for (int group = 0; group < matrix.num_groups(); group++) {
         const typename Weights::template Reader<1> reader(matrix, panel, group);
         for (int feature = group * matrix.group; feature < (group + 1) * matrix.group; feature += Weights::STEP) {
             Vec w[Weights::STEP][2];
             reader(feature, w);
-            for (int step = 0; step < Weights::STEP; step++) {
-                store(scratch + size_t(feature + step) * PANEL, w[step][0]);
-                store(scratch + size_t(feature + step) * PANEL + LANES, w[step][1]);
-            }
+            for (int step = 0; step < Weights::STEP; step++) use(feature + step, w[step][0], w[step][1]);
         }
     }
+}
+
+// The panel as a matrix of its own, in float32 [features, PANEL].
+template <class Weights>
+Matrix widen_panel(const Matrix& matrix, int panel, float* scratch) {
+    each_feature<Weights>(matrix, panel, [=](int feature, Vec low, Vec high) {
+        store(scratch + size_t(feature) * PANEL, low);
+        store(scratch + size_t(feature) * PANEL + LANES, high);
+    });
     Matrix widened = matrix;
     widened.panels = scratch;
     widened.group = matrix.features;
@@ -171,14 +177,9 @@ void multiply(
 // Row `column` of W: one lane of a panel, feature after feature.
 template <class Weights>
 void unpack_row(const Matrix& matrix, int panel, int column, float* y) {
-    for (int group = 0; group < matrix.num_groups(); group++) {
-        const typename Weights::template Reader<1> reader(matrix, panel, group);
-        for (int feature = group * matrix.group; feature < (group + 1) * matrix.group; feature += Weights::STEP) {
-            Vec w[Weights::STEP][2];
-            reader(feature, w);
-            for (int step = 0; step < Weights::STEP; step++) y[feature + step] = w[step][column / LANES][column % LANES];
-        }
-    }
+    each_feature<Weights>(matrix, panel, [=](int feature, Vec low, Vec high) {
+        y[feature] = (column < LANES ? low : high)[column % LANES];
+    });
 }
 
 // The last panel may be padded: only the first `count` numbers are stored.
