@@ -1,4 +1,4 @@
-"""The decoder as a CPU runs it best: the same weights in panels, each layer one call into the compiled kernels.
+"""The decoder as a CPU runs it best: the same weights in panels, all layers one call into the compiled kernels.
 
 `PackedDecoder` is made out of a loaded `Decoder`, which gives its parameters up one by one: no more than one matrix is
 there twice. It computes in float32, whatever the weights are stored in, and a row's result does not depend on what
@@ -8,7 +8,7 @@ else is in the batch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,7 @@ class PackedLayer:
             key_norm=None if attention.k_norm is None else attention.k_norm.weight.data.float(),
             eps=eps,
         )
-        self._heads = Heads(
+        self.heads = Heads(
             None,
             attention.num_heads,
             attention.num_kv_heads,
@@ -52,20 +52,29 @@ class PackedLayer:
             attention.scale,
             0.0,
         )
-        self._kv_cache: KVCacheOfLayer | None = None
-        self.run: operations.DecoderLayer
-
-    @property
-    def kv_cache(self) -> KVCacheOfLayer | None:
+        self.kv_cache: KVCacheOfLayer | None = None
         """Bound once the size of the cache is known; without it the layer cannot run."""
-        return self._kv_cache
 
-    @kv_cache.setter
-    def kv_cache(self, kv_cache: KVCacheOfLayer | None) -> None:
-        self._kv_cache = kv_cache
-        if kv_cache is not None:
-            cache = Cache.of(kv_cache.key_cache, kv_cache.value_cache)
-            self.run = operations.DecoderLayer(self.weights, self._heads, cache)
+
+class _Bound(NamedTuple):
+    """Layers over a KV cache."""
+
+    layers: operations.DecoderLayers
+    groups: list[int]
+    """Of each layer's part of the cache."""
+    first: KVCacheOfLayer
+    """The first layer's part."""
+
+
+def _bind(layers: list[PackedLayer], head: PackedMatrix) -> _Bound:
+    caches = [layer.kv_cache for layer in layers if layer.kv_cache is not None]
+    if len(caches) < len(layers):
+        raise RuntimeError("attention runs only after its KV cache was bound.")
+    parts = [
+        (layer.weights, layer.heads, Cache.of(cache.key_cache, cache.value_cache))
+        for layer, cache in zip(layers, caches, strict=True)
+    ]
+    return _Bound(operations.DecoderLayers(parts, head), [cache.group for cache in caches], caches[0])
 
 
 class PackedDecoder:
@@ -90,6 +99,7 @@ class PackedDecoder:
         self._embedding = _packed(_emptied(decoder.embed_tokens), None, head)
         self._head = self._embedding if tied else _packed(_emptied(decoder.lm_head), None, head)
         self._cos, self._sin = decoder.cos.float(), decoder.sin.float()
+        self._bound: _Bound | None = None
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """[num_tokens] int64 → [num_tokens, hidden_size] float32."""
@@ -101,19 +111,19 @@ class PackedDecoder:
         """As `Decoder.forward`; float32."""
         cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
         residual = self.embed(input_ids) if input_embeds is None else input_embeds.float().clone()
-        workspace: Tensor | None = None
-        for layer in self._layers:
-            if layer.kv_cache is None:
-                raise RuntimeError("attention runs only after its KV cache was bound.")
-            if workspace is None:
-                workspace = torch.empty(layer.run.workspace_floats(residual.shape[0]))
-            plan: CpuPlan = metadata.plans[layer.kv_cache.group]
-            layer.run(residual, cos, sin, plan.step, workspace)
+        bound = self._bound_layers()
+        bound.layers(residual, cos, sin, [cast(CpuPlan, metadata.plans[group]).step for group in bound.groups])
         return operations.rms_norm(residual, self._norm, self._eps)
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden_size] → [rows, vocab_size] float32."""
         return operations.linear(hidden.float(), self._head)
+
+    def _bound_layers(self) -> _Bound:
+        """The layers over the KV cache that is bound to them; all are bound to one, or to none."""
+        if self._bound is None or self._bound.first is not self._layers[0].kv_cache:
+            self._bound = _bind(self._layers, self._head)
+        return self._bound
 
     def attentions(self) -> Iterator[PackedLayer]:
         """What a KV cache is bound to, first layer to last."""

@@ -1,4 +1,4 @@
-// The layers of a decoder on a CPU, each as one call: one parallel region whose threads meet at barriers.
+// The layers of a decoder on a CPU, all of them in one call: one parallel region whose threads meet at barriers.
 //
 // The residual stream is float32 [tokens, hidden]. Nothing else outlives a call but the KV cache.
 #include <omp.h>
@@ -108,25 +108,15 @@ struct Workspace {
     }
 };
 
-}  // namespace
-
-extern "C" {
-
-int64_t decoder_layer_workspace(const Layer* layer, int32_t tokens, int32_t threads) {
-    return int64_t(Workspace::floats(*layer, tokens, threads));
-}
-
-// residual [tokens, hidden], in place.
-void decoder_layer(
-    const Layer* layer_, const Step* step_, const Angles* angles, float* residual, float* workspace, int32_t threads) {
-    const Layer& layer = *layer_;
-    const Step& step = *step_;
+// What one thread of a team does of a layer. `after`: the matrix that is read once the layer is done, or null.
+void run_layer(
+    const Layer& layer, const Step& step, const Angles& angles, const Matrix* after, float* residual,
+    const Workspace& space, std::atomic<int>& next_tile, int thread, int threads) {
     const Heads& heads = layer.heads;
-    const Workspace space(workspace, layer, step.tokens);
     const int tokens = step.tokens, hidden = layer.qkv.features, intermediate = layer.down.features;
     const int size = heads.head_size, query_size = heads.query_heads * size, kv_size = heads.kv_heads * size;
     const size_t qkv_size = query_size + 2 * size_t(kv_size);
-    std::atomic<int> next_tile{0};
+    float* corner = space.corners + thread * space.corner;
 
     const auto into = [](float* to, int columns) {
         return [=](int row, int panel, Vec low, Vec high) {
@@ -137,41 +127,66 @@ void decoder_layer(
         add_panel(residual + size_t(row) * hidden + panel * PANEL, low, high, hidden - panel * PANEL);
     };
     // A panel of gate_up holds LANES columns of the gate beside the same columns of up.
+    float* gated = space.gated;
     const auto gate = [=](int row, int panel, Vec gate, Vec up) {
-        store_some(space.gated + size_t(row) * intermediate + panel * LANES, silu(gate) * up, intermediate - panel * LANES);
+        store_some(gated + size_t(row) * intermediate + panel * LANES, silu(gate) * up, intermediate - panel * LANES);
+    };
+    // One token is normed by every thread for itself: that takes less time than to wait for one another.
+    const auto normed = [&](const float* weight) {
+        if (tokens == 1) {
+            rms_norm(residual, weight, hidden, layer.eps, corner);
+            return corner;
+        }
+        rms_norm_rows(residual, weight, tokens, hidden, layer.eps, space.normed, thread, threads);
+#pragma omp barrier
+        return space.normed;
     };
 
-#pragma omp parallel num_threads(threads)
-    {
-        const int thread = omp_get_thread_num(), count = omp_get_num_threads();
-        float* corner = space.corners + thread * space.corner;
-
-        rms_norm_rows(residual, layer.input_norm, tokens, hidden, layer.eps, space.normed, thread, count);
+    multiply(normed(layer.input_norm), tokens, layer.qkv, &layer.output, corner, thread, threads, into(space.qkv, qkv_size));
 #pragma omp barrier
-        multiply(space.normed, tokens, layer.qkv, corner, thread, count, into(space.qkv, qkv_size));
-#pragma omp barrier
-        for (int token = int(int64_t(tokens) * thread / count); token < int64_t(tokens) * (thread + 1) / count; token++) {
-            float *query = space.qkv + token * qkv_size, *key = query + query_size;
-            const float *cos = angles->cos + token * size_t(size / 2), *sin = angles->sin + token * size_t(size / 2);
-            for (int head = 0; head < heads.query_heads + heads.kv_heads; head++) {
-                float* x = query + head * size;
-                const float* norm = head < heads.query_heads ? layer.query_norm : layer.key_norm;
-                if (norm) rms_norm(x, norm, size, layer.eps, x);
-                rotate(x, cos, sin, size);
-            }
-            write_token(layer.cache, heads, step.slots[token], key, key + kv_size);
+    for (int token = int(int64_t(tokens) * thread / threads); token < int64_t(tokens) * (thread + 1) / threads; token++) {
+        float *query = space.qkv + token * qkv_size, *key = query + query_size;
+        const float *cos = angles.cos + token * size_t(size / 2), *sin = angles.sin + token * size_t(size / 2);
+        for (int head = 0; head < heads.query_heads + heads.kv_heads; head++) {
+            float* x = query + head * size;
+            const float* norm = head < heads.query_heads ? layer.query_norm : layer.key_norm;
+            if (norm) rms_norm(x, norm, size, layer.eps, x);
+            rotate(x, cos, sin, size);
         }
-#pragma omp barrier
-        attend_tiles(heads, layer.cache, step, space.qkv, qkv_size, space.attended, next_tile, corner);
-#pragma omp barrier
-        multiply(space.attended, tokens, layer.output, corner, thread, count, onto_residual);
-#pragma omp barrier
-        rms_norm_rows(residual, layer.post_norm, tokens, hidden, layer.eps, space.normed, thread, count);
-#pragma omp barrier
-        multiply(space.normed, tokens, layer.gate_up, corner, thread, count, gate);
-#pragma omp barrier
-        multiply(space.gated, tokens, layer.down, corner, thread, count, onto_residual);
+        write_token(layer.cache, heads, step.slots[token], key, key + kv_size);
     }
+#pragma omp barrier
+    attend_tiles(heads, layer.cache, step, space.qkv, qkv_size, space.attended, next_tile, corner);
+#pragma omp barrier
+    if (thread == 0) next_tile = 0;
+    multiply(space.attended, tokens, layer.output, &layer.gate_up, corner, thread, threads, onto_residual);
+#pragma omp barrier
+    multiply(normed(layer.post_norm), tokens, layer.gate_up, &layer.down, corner, thread, threads, gate);
+#pragma omp barrier
+    multiply(space.gated, tokens, layer.down, after, corner, thread, threads, onto_residual);
+#pragma omp barrier
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t decoder_layers_workspace(const Layer* layer, int32_t tokens, int32_t threads) {
+    return int64_t(Workspace::floats(*layer, tokens, threads));
+}
+
+// residual [tokens, hidden], in place, through layers of one shape; steps [count]: of each layer's KV cache group.
+// `after`: the matrix that is multiplied next, or null.
+void decoder_layers(
+    const Layer* const* layers, const Step* const* steps, int32_t count, const Angles* angles, const Matrix* after,
+    float* residual, float* workspace, int32_t threads) {
+    const Workspace space(workspace, *layers[0], steps[0]->tokens);
+    std::atomic<int> next_tile{0};
+#pragma omp parallel num_threads(threads)
+    for (int i = 0; i < count; i++)
+        run_layer(
+            *layers[i], *steps[i], *angles, i + 1 < count ? &layers[i + 1]->qkv : after, residual, space, next_tile,
+            omp_get_thread_num(), omp_get_num_threads());
 }
 
 // y [rows, columns] = x [rows, features] Wᵀ + b. `corners`: threads · features · PANEL floats.
@@ -180,7 +195,7 @@ void linear(const Matrix* matrix, const float* x, int32_t rows, float* y, float*
     {
         const int thread = omp_get_thread_num(), columns = matrix->columns;
         float* corner = corners + size_t(thread) * matrix->features * PANEL;
-        multiply(x, rows, *matrix, corner, thread, omp_get_num_threads(), [=](int row, int panel, Vec low, Vec high) {
+        multiply(x, rows, *matrix, nullptr, corner, thread, omp_get_num_threads(), [=](int row, int panel, Vec low, Vec high) {
             store_panel(y + size_t(row) * columns + panel * PANEL, low, high, columns - panel * PANEL);
         });
     }

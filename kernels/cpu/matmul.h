@@ -122,16 +122,17 @@ Matrix widen_panel(const Matrix& matrix, int panel, float* scratch) {
     return widened;
 }
 
-// `scratch` has room for one widened panel.
+// `scratch` has room for one widened panel. `after`: where the bytes lie that are read after this part, or null.
 template <class Weights, class Take>
-void multiply_part(const Part& part, const Matrix& matrix, float* scratch, const Take& take) {
+void multiply_part(const Part& part, const Matrix& matrix, const char* after, float* scratch, const Take& take) {
     const int rows = part.last_row - part.first_row;
     const size_t panel_bytes = matrix.panel_bytes();
-    // Part `index` of `count` of so many panels from `panel` on.
+    // Part `index` of `count` of so many panels from `panel` on; behind the last panel, of what is read after them.
     const auto ahead = [&](int panel, int panels, int index, int count) {
         const size_t bytes = panels * panel_bytes / count;
-        const char* panel_begin = static_cast<const char*>(matrix.panels) + panel * panel_bytes;
-        return Prefetch{panel_begin + index * bytes, (bytes + matrix.features - 1) / matrix.features};
+        const char* from = panel < part.last_panel ? matrix.panel_begin(panel) : after;
+        if (!from) return Prefetch{matrix.panel_begin(part.first_panel), 0};
+        return Prefetch{from + index * bytes, (bytes + matrix.features - 1) / matrix.features};
     };
     int panel = part.first_panel;
     constexpr int PANELS = Weights::PANELS_OF_A_ROW;
@@ -156,21 +157,25 @@ void multiply_part(const Part& part, const Matrix& matrix, float* scratch, const
 }
 
 // What thread `thread` of `threads` does of X [rows, features] times the matrix. Few rows are shared out by panels,
-// many by blocks of rows.
+// many by blocks of rows. `next`: the matrix that is multiplied after this one, whose first panels are fetched in time,
+// or null.
 template <class Take>
 void multiply(
-    const float* x, int rows, const Matrix& matrix, float* scratch, int thread, int threads, const Take& take) {
+    const float* x, int rows, const Matrix& matrix, const Matrix* next, float* scratch, int thread, int threads,
+    const Take& take) {
     with_format(matrix.format, [&](auto weights) {
         using Weights = decltype(weights);
         const int panels = matrix.num_panels();
         if (rows < threads * BLOCK_ROWS / 2) {
             const Part part{x, size_t(matrix.features), 0, rows, panels * thread / threads, panels * (thread + 1) / threads};
-            return multiply_part<Weights>(part, matrix, scratch, take);
+            const char* after = next ? next->panel_begin(next->num_panels() * thread / threads) : nullptr;
+            return multiply_part<Weights>(part, matrix, after, scratch, take);
         }
         const int end = int(int64_t(rows) * (thread + 1) / threads);
         for (int row = int(int64_t(rows) * thread / threads); row < end; row += BLOCK_ROWS)
             multiply_part<Weights>(
-                Part{x, size_t(matrix.features), row, std::min(row + BLOCK_ROWS, end), 0, panels}, matrix, scratch, take);
+                Part{x, size_t(matrix.features), row, std::min(row + BLOCK_ROWS, end), 0, panels}, matrix, nullptr, scratch,
+                take);
     });
 }
 

@@ -1,4 +1,4 @@
-"""What Python calls: the decoder layer and its relatives, on tensors.
+"""What Python calls: the decoder layers and their relatives, on tensors.
 
 Activations are float32 throughout, whatever the weights and the cache are stored in. Threads are torch's: both share
 one OpenMP runtime, so they never fight over the cores.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -153,54 +154,64 @@ class LayerWeights(NamedTuple):
     eps: float
 
 
-class DecoderLayer:
-    """One layer over its part of the cache: norm, attention and SwiGLU, each added to the residual stream.
+class DecoderLayers:
+    """Layers of one shape over their parts of the cache: norm, attention and SwiGLU, added to the residual stream.
 
     Args:
-        weights: the layer's.
-        heads: the shape of its attention.
-        cache: its part of the KV cache; whoever owns the memory keeps it alive.
+        layers: the weights of each, the shape of its attention, and its part of the KV cache; whoever owns that memory
+            keeps it alive.
+        after: what is multiplied after the last of them: its weights are fetched in time.
     """
 
-    def __init__(self, weights: LayerWeights, heads: Heads, cache: Cache) -> None:
-        self._weights = weights
-        self._layer = _Layer(
-            weights.qkv.struct,
-            weights.output.struct,
-            weights.gate_up.struct,
-            weights.down.struct,
-            weights.input_norm.data_ptr(),
-            weights.post_norm.data_ptr(),
-            None if weights.query_norm is None else weights.query_norm.data_ptr(),
-            None if weights.key_norm is None else weights.key_norm.data_ptr(),
-            heads,
-            cache,
-            weights.eps,
-        )
-        self._pointer = ctypes.byref(self._layer)
+    def __init__(self, layers: Sequence[tuple[LayerWeights, Heads, Cache]], after: PackedMatrix) -> None:
+        self._kept = (layers, after)
+        self._layers = [_layer(*layer) for layer in layers]
+        self._pointers = _pointers(self._layers)
 
     def workspace_floats(self, num_tokens: int) -> int:
         """Floats of working memory that a call over so many tokens needs."""
-        return int(_functions().workspace(self._pointer, num_tokens, torch.get_num_threads()))
+        return int(_functions().workspace(self._pointers[0], num_tokens, torch.get_num_threads()))
 
-    def __call__(self, residual: Tensor, cos: Tensor, sin: Tensor, step: Step, workspace: Tensor) -> None:
-        """Run the layer in place.
+    def __call__(self, residual: Tensor, cos: Tensor, sin: Tensor, steps: Sequence[Step]) -> None:
+        """Run all layers in place.
 
         Args:
             residual: [num_tokens, hidden_size] float32.
             cos, sin: [num_tokens, head_size / 2] float32 of the tokens' angles.
-            step: of the layer's KV cache group.
-            workspace: [workspace_floats] float32.
+            steps: of each layer's KV cache group.
         """
         angles = _Angles(cos.data_ptr(), sin.data_ptr())
-        _functions().layer(
-            self._pointer,
-            ctypes.byref(step.struct),
+        workspace = torch.empty(self.workspace_floats(residual.shape[0]))
+        _functions().layers(
+            self._pointers,
+            _pointers([step.struct for step in steps]),
+            len(self._layers),
             ctypes.byref(angles),
+            ctypes.byref(self._kept[1].struct),
             residual.data_ptr(),
             workspace.data_ptr(),
             torch.get_num_threads(),
         )
+
+
+def _layer(weights: LayerWeights, heads: Heads, cache: Cache) -> _Layer:
+    return _Layer(
+        weights.qkv.struct,
+        weights.output.struct,
+        weights.gate_up.struct,
+        weights.down.struct,
+        weights.input_norm.data_ptr(),
+        weights.post_norm.data_ptr(),
+        None if weights.query_norm is None else weights.query_norm.data_ptr(),
+        None if weights.key_norm is None else weights.key_norm.data_ptr(),
+        heads,
+        cache,
+        weights.eps,
+    )
+
+
+def _pointers(structures: Sequence[ctypes.Structure]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(structures))(*map(ctypes.addressof, structures))
 
 
 def linear(x: Tensor, matrix: PackedMatrix) -> Tensor:
@@ -260,7 +271,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, heads: Heads, cache: Ca
 
 
 class _Functions(NamedTuple):
-    layer: ctypes._NamedFuncPointer
+    layers: ctypes._NamedFuncPointer
     workspace: ctypes._NamedFuncPointer
     linear: ctypes._NamedFuncPointer
     embedding: ctypes._NamedFuncPointer
@@ -274,8 +285,8 @@ def _functions() -> _Functions:
     compiled = library.load()
     at, integer = ctypes.c_void_p, ctypes.c_int32
     functions = _Functions(
-        compiled.decoder_layer,
-        compiled.decoder_layer_workspace,
+        compiled.decoder_layers,
+        compiled.decoder_layers_workspace,
         compiled.linear,
         compiled.embedding,
         compiled.rms_norm_all,
@@ -283,7 +294,7 @@ def _functions() -> _Functions:
         compiled.attention_workspace,
     )
     signatures: tuple[tuple[Any, tuple[Any, ...]], ...] = (
-        (None, (at, at, at, at, at, integer)),
+        (None, (at, at, integer, at, at, at, at, integer)),
         (ctypes.c_int64, (at, integer, integer)),
         (None, (at, at, integer, at, at, integer)),
         (None, (at, at, integer, at)),

@@ -29,6 +29,8 @@ struct Matrix {
         const int bits = format == FLOAT32 ? 32 : format == INT8 ? 8 : format == INT4 ? 4 : 16;
         return size_t(features) * PANEL * bits / 8;
     }
+
+    const char* panel_begin(int panel) const { return static_cast<const char*>(panels) + panel * panel_bytes(); }
 };
 
 // A reader widens PANELS neighbouring panels within one group of features: `reader(feature, w)` gives the weights of
