@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from engine.workload.prompt_shape import PromptShape
+
 if TYPE_CHECKING:
     from random import Random
 
@@ -13,12 +15,20 @@ CountTokens = Callable[[str], int]
 
 
 class WorkloadRequest(NamedTuple):
-    """What is sent, and how much is to come back."""
+    """What is sent and when, and how much is to come back."""
 
-    prompt: str | list[int]
-    """Text, or token ids."""
+    prompt: str | list[int] | PromptShape
+    """Text, token ids, or, where a file tells no more, its length and what it shares with other prompts."""
     output_tokens: int
     """Tokens to generate, at least 1; the end of sequence is ignored."""
+    arrival_ns: int = 0
+    """When it is sent: nanoseconds since the workload began."""
+    priority: int = 0
+    """Lower is served first under the priority policy."""
+    cache_salt: str | None = None
+    """Only requests of the same salt share KV blocks."""
+    session: str | None = None
+    """The conversation that it belongs to, as its file names it."""
 
     @property
     def token_ids(self) -> list[int]:
