@@ -78,10 +78,20 @@ def read_architecture(folder: Path) -> Architecture:
     generation = folder / "generation_config.json"
     told = [ConfigFile.read(generation)] if generation.exists() else []
     eos = next((file for file in told if file.values.get("eos_token_id") is not None), config)
-    return _architecture(config, name, eos)
+    return shape_of(config, name, eos)
 
 
-def _architecture(config: ConfigFile, name: str, eos: ConfigFile) -> Architecture:
+def shape_of(config: ConfigFile, name: str, eos: ConfigFile) -> Architecture:
+    """The shape that a config gives a decoder.
+
+    Args:
+        config: sizes and variations, under Hugging Face's names.
+        name: of the architecture.
+        eos: where the ids that end a text are.
+
+    Raises:
+        ModelError: a value is missing or out of range.
+    """
     hidden_size, num_heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     num_kv_heads = config.integer("num_key_value_heads", default=num_heads)
     head_size = config.integer("head_dim", default=hidden_size // num_heads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -39,17 +40,38 @@ def load_weights(decoder: Decoder, folder: Path, *, first_layers: bool = False) 
     Raises:
         ModelError: no safetensors file, a damaged one, or one whose tensors are not exactly the decoder's.
     """
-    wanted = decoder.checkpoint_tensors()
-    loaded: set[str] = set()
     num_layers = decoder.architecture.num_layers
+
+    def is_left_out(name: str) -> bool:
+        return _is_redundant(name, decoder) or (first_layers and _layer_of(name) >= num_layers)
+
+    load_tensors(decoder.checkpoint_tensors(), folder, decoder.architecture.name, is_left_out)
+
+
+@torch.inference_mode()
+def load_tensors(
+    wanted: dict[str, torch.Tensor], folder: Path, owner: str, is_left_out: Callable[[str], bool] = lambda name: False
+) -> None:
+    """Fill tensors from the checkpoint of a folder, weights converted to their dtype on the way.
+
+    Args:
+        wanted: what is filled, by its name in the checkpoint.
+        folder: of the checkpoint.
+        owner: whose tensors they are, for errors.
+        is_left_out: whether a tensor of the checkpoint, by its name, is passed over.
+
+    Raises:
+        ModelError: no safetensors file, a damaged one, or one whose tensors are not exactly those wanted.
+    """
+    loaded: set[str] = set()
     for path in _checkpoint_files(folder):
         try:
             with safe_open(path, framework="pt") as checkpoint:
                 for name in checkpoint.keys():  # noqa: SIM118 - the file is no mapping, only keys() lists it
-                    if _is_redundant(name, decoder) or (first_layers and _layer_of(name) >= num_layers):
+                    if is_left_out(name):
                         continue
                     if name not in wanted:
-                        raise ModelError(f"{path.name} holds {name}, which {decoder.architecture.name} does not have.")
+                        raise ModelError(f"{path.name} holds {name}, which {owner} does not have.")
                     _copy(checkpoint.get_tensor(name), wanted[name], name)
                     loaded.add(name)
         except (SafetensorError, OSError) as error:
@@ -101,8 +123,9 @@ def _layer_of(name: str) -> int:
 def _copy(source: torch.Tensor, target: torch.Tensor, name: str) -> None:
     if source.shape != target.shape:
         raise ModelError(f"{name} must be {list(target.shape)} according to config.json, got {list(source.shape)}.")
-    if source.dtype not in _WEIGHT_DTYPES:
-        kinds = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in _WEIGHT_DTYPES))
+    allowed = _WEIGHT_DTYPES if target.is_floating_point() else {target.dtype}
+    if source.dtype not in allowed:
+        kinds = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in allowed))
         raise ModelError(f"{name} must be of dtype {kinds}, got {str(source.dtype).removeprefix('torch.')}.")
     target.copy_(source)
     # After the conversion, in which a large number may overflow.
