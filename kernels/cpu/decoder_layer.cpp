@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "attention.h"
-#include "matmul.h"
+#include "multiply.h"
 
 struct Layer {
     Matrix qkv, output, gate_up, down;
@@ -84,14 +84,14 @@ void attend_tiles(
     });
 }
 
-// What lives as long as a call: activations of all tokens, and a corner for each thread.
+// What lives as long as a call: activations of all tokens, and for each thread a corner with one normed token and scratch.
 struct Workspace {
     float *normed, *qkv, *attended, *gated, *corners;
     size_t corner;
 
     static size_t corner_floats(const Layer& layer) {
-        const int features = std::max({layer.qkv.features, layer.output.features, layer.down.features});
-        return std::max(size_t(features) * PANEL, TileBuffers::floats(layer.heads, layer.cache, MOST_TILE_ROWS));
+        const size_t scratch = std::max({scratch_floats(layer.qkv), scratch_floats(layer.output), scratch_floats(layer.down)});
+        return layer.qkv.features + std::max(scratch, TileBuffers::floats(layer.heads, layer.cache, MOST_TILE_ROWS));
     }
 
     static size_t floats(const Layer& layer, int tokens, int threads) {
@@ -116,7 +116,8 @@ void run_layer(
     const int tokens = step.tokens, hidden = layer.qkv.features, intermediate = layer.down.features;
     const int size = heads.head_size, query_size = heads.query_heads * size, kv_size = heads.kv_heads * size;
     const size_t qkv_size = query_size + 2 * size_t(kv_size);
-    float* corner = space.corners + thread * space.corner;
+    float* own_normed = space.corners + thread * space.corner;
+    float* scratch = own_normed + hidden;
 
     const auto into = [](float* to, int columns) {
         return [=](int row, int panel, Vec low, Vec high) {
@@ -134,15 +135,15 @@ void run_layer(
     // One token is normed by every thread for itself: that takes less time than to wait for one another.
     const auto normed = [&](const float* weight) {
         if (tokens == 1) {
-            rms_norm(residual, weight, hidden, layer.eps, corner);
-            return corner;
+            rms_norm(residual, weight, hidden, layer.eps, own_normed);
+            return own_normed;
         }
         rms_norm_rows(residual, weight, tokens, hidden, layer.eps, space.normed, thread, threads);
 #pragma omp barrier
         return space.normed;
     };
 
-    multiply(normed(layer.input_norm), tokens, layer.qkv, &layer.output, corner, thread, threads, into(space.qkv, qkv_size));
+    multiply(normed(layer.input_norm), tokens, layer.qkv, &layer.output, scratch, thread, threads, into(space.qkv, qkv_size));
 #pragma omp barrier
     for (int token = int(int64_t(tokens) * thread / threads); token < int64_t(tokens) * (thread + 1) / threads; token++) {
         float *query = space.qkv + token * qkv_size, *key = query + query_size;
@@ -156,14 +157,14 @@ void run_layer(
         write_token(layer.cache, heads, step.slots[token], key, key + kv_size);
     }
 #pragma omp barrier
-    attend_tiles(heads, layer.cache, step, space.qkv, qkv_size, space.attended, next_tile, corner);
+    attend_tiles(heads, layer.cache, step, space.qkv, qkv_size, space.attended, next_tile, scratch);
 #pragma omp barrier
     if (thread == 0) next_tile = 0;
-    multiply(space.attended, tokens, layer.output, &layer.gate_up, corner, thread, threads, onto_residual);
+    multiply(space.attended, tokens, layer.output, &layer.gate_up, scratch, thread, threads, onto_residual);
 #pragma omp barrier
-    multiply(normed(layer.post_norm), tokens, layer.gate_up, &layer.down, corner, thread, threads, gate);
+    multiply(normed(layer.post_norm), tokens, layer.gate_up, &layer.down, scratch, thread, threads, gate);
 #pragma omp barrier
-    multiply(space.gated, tokens, layer.down, after, corner, thread, threads, onto_residual);
+    multiply(space.gated, tokens, layer.down, after, scratch, thread, threads, onto_residual);
 #pragma omp barrier
 }
 
@@ -194,7 +195,7 @@ void linear(const Matrix* matrix, const float* x, int32_t rows, float* y, float*
 #pragma omp parallel num_threads(threads)
     {
         const int thread = omp_get_thread_num(), columns = matrix->columns;
-        float* corner = corners + size_t(thread) * matrix->features * PANEL;
+        float* corner = corners + thread * scratch_floats(*matrix);
         multiply(x, rows, *matrix, nullptr, corner, thread, omp_get_num_threads(), [=](int row, int panel, Vec low, Vec high) {
             store_panel(y + size_t(row) * columns + panel * PANEL, low, high, columns - panel * PANEL);
         });

@@ -1,4 +1,4 @@
-// Y = X Wᵀ + b for one row of X or for thousands.
+// Y = X Wᵀ + b for one row of X or for thousands: what one thread does of it.
 //
 // The kernel holds a tile of sums in registers: a few rows by one panel. It loads the weights of one feature, broadcasts
 // that feature of each row, and multiplies; no sum across lanes is needed, and a panel streams through once for all rows
@@ -122,24 +122,27 @@ Matrix widen_panel(const Matrix& matrix, int panel, float* scratch) {
     return widened;
 }
 
+// What to fetch while part `index` of `count` of the work on other panels is done: that share of so many panels from
+// `panel` on; behind the last panel, of the bytes that are read `after` this part, if they are known.
+inline Prefetch prefetch_ahead(
+    const Part& part, const Matrix& matrix, int panel, int panels, int index, int count, const char* after) {
+    const size_t bytes = panels * matrix.panel_bytes() / count;
+    const char* from = panel < part.last_panel ? matrix.panel_begin(panel) : after;
+    if (!from) return Prefetch{matrix.panel_begin(part.first_panel), 0};
+    return Prefetch{from + index * bytes, (bytes + matrix.features - 1) / matrix.features};
+}
+
 // `scratch` has room for one widened panel. `after`: where the bytes lie that are read after this part, or null.
 template <class Weights, class Take>
 void multiply_part(const Part& part, const Matrix& matrix, const char* after, float* scratch, const Take& take) {
     const int rows = part.last_row - part.first_row;
-    const size_t panel_bytes = matrix.panel_bytes();
-    // Part `index` of `count` of so many panels from `panel` on; behind the last panel, of what is read after them.
-    const auto ahead = [&](int panel, int panels, int index, int count) {
-        const size_t bytes = panels * panel_bytes / count;
-        const char* from = panel < part.last_panel ? matrix.panel_begin(panel) : after;
-        if (!from) return Prefetch{matrix.panel_begin(part.first_panel), 0};
-        return Prefetch{from + index * bytes, (bytes + matrix.features - 1) / matrix.features};
-    };
     int panel = part.first_panel;
     constexpr int PANELS = Weights::PANELS_OF_A_ROW;
     if (rows == 1)
         for (; panel + PANELS <= part.last_panel; panel += PANELS)
             tile<Weights, 1, PANELS>(
-                part, part.first_row, matrix, panel, panel, ahead(panel + PANELS, PANELS, 0, 1), take);
+                part, part.first_row, matrix, panel, panel,
+                prefetch_ahead(part, matrix, panel + PANELS, PANELS, 0, 1, after), take);
     const int num_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     const bool widen = Weights::WIDEN_ABOVE && num_tiles > Weights::WIDEN_ABOVE;
     for (; panel < part.last_panel; panel++) {
@@ -147,44 +150,13 @@ void multiply_part(const Part& part, const Matrix& matrix, const char* after, fl
         for (int t = 0; t < num_tiles; t++) {
             const int row = part.first_row + rows * t / num_tiles;
             const int count = part.first_row + rows * (t + 1) / num_tiles - row;
-            const Prefetch next = ahead(panel + 1, 1, t, num_tiles);
+            const Prefetch next = prefetch_ahead(part, matrix, panel + 1, 1, t, num_tiles, after);
             if (widen)
                 tile_of<Plain<float>>(count, part, row, widened, 0, panel, next, take);
             else
                 tile_of<Weights>(count, part, row, matrix, panel, panel, next, take);
         }
     }
-}
-
-// What thread `thread` of `threads` does of X [rows, features] times the matrix. Few rows are shared out by panels,
-// many by blocks of rows. `next`: the matrix that is multiplied after this one, whose first panels are fetched in time,
-// or null.
-template <class Take>
-void multiply(
-    const float* x, int rows, const Matrix& matrix, const Matrix* next, float* scratch, int thread, int threads,
-    const Take& take) {
-    with_format(matrix.format, [&](auto weights) {
-        using Weights = decltype(weights);
-        const int panels = matrix.num_panels();
-        if (rows < threads * BLOCK_ROWS / 2) {
-            const Part part{x, size_t(matrix.features), 0, rows, panels * thread / threads, panels * (thread + 1) / threads};
-            const char* after = next ? next->panel_begin(next->num_panels() * thread / threads) : nullptr;
-            return multiply_part<Weights>(part, matrix, after, scratch, take);
-        }
-        const int end = int(int64_t(rows) * (thread + 1) / threads);
-        for (int row = int(int64_t(rows) * thread / threads); row < end; row += BLOCK_ROWS)
-            multiply_part<Weights>(
-                Part{x, size_t(matrix.features), row, std::min(row + BLOCK_ROWS, end), 0, panels}, matrix, nullptr, scratch,
-                take);
-    });
-}
-
-// Row `column` of W: one lane of a panel, feature after feature.
-template <class Weights>
-void unpack_row(const Matrix& matrix, int panel, int column, float* y) {
-    each_feature<Weights>(matrix, panel, [=](int feature, Vec low, Vec high) {
-        y[feature] = (column < LANES ? low : high)[column % LANES];
-    });
 }
 
 // The last panel may be padded: only the first `count` numbers are stored.

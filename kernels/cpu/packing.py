@@ -136,8 +136,10 @@ def _int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
     minima = least.half()
     scales = ((largest - minima.float()) / 15).half()
     integers = ((panels - minima.float()[:, :, None]) / _nonzero(scales)[:, :, None]).round_().clamp_(0, 15).byte()
-    low, high = integers[:, :, 0::2], integers[:, :, 1::2]
-    return (low | high << 4).contiguous(), torch.stack((scales, minima), dim=2).contiguous()
+    # [panels, quads of features, 4, halves, lanes]: the halves share a byte, the features of a quad lie side by side.
+    quads = integers.flatten(1, 2).unflatten(1, (-1, 4)).unflatten(3, (2, -1))
+    both = quads[:, :, :, 0] | quads[:, :, :, 1] << 4
+    return both.transpose(2, 3).contiguous(), torch.stack((scales, minima), dim=2).contiguous()
 
 
 def _nonzero(scales: Tensor) -> Tensor:

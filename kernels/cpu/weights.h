@@ -39,7 +39,7 @@ struct Matrix {
 //
 // A single row has too few sums in flight to hide the latency of the multiplier, so it is taken through several panels
 // at once: as many as leave registers for the scales. Many rows come in many tiles: where widening takes several
-// instructions it is done once for all of them, above WIDEN_ABOVE tiles (0: never worth it).
+// instructions it is done once for all of them, above WIDEN_ABOVE tiles (0: never worth it). Four bits are not widened at all.
 
 template <class T>
 struct Plain {
@@ -124,39 +124,8 @@ struct Int8 {
     };
 };
 
-// weight = integer in 0…15 · scale + minimum. A byte holds an even feature in its low half, the next in its high half.
-struct Int4 {
-    static constexpr int BITS = 4, STEP = 2, PANELS_OF_A_ROW = 2, WIDEN_ABOVE = 2;
-
-    template <int PANELS>
-    struct Reader {
-        const uint8_t* weights;
-        size_t panel_size;
-        Vec scale[2 * PANELS], minimum[2 * PANELS];
-
-        Reader(const Matrix& matrix, int panel, int group)
-            : weights(static_cast<const uint8_t*>(matrix.panels) + size_t(panel) * (matrix.features / 2) * PANEL),
-              panel_size(size_t(matrix.features / 2) * PANEL) {
-            for (int p = 0; p < PANELS; p++) {
-                const Float16* from = matrix.scales + (size_t(panel + p) * matrix.num_groups() + group) * 2 * PANEL;
-                for (int half = 0; half < 2; half++) {
-                    scale[2 * p + half] = load(from + half * LANES);
-                    minimum[2 * p + half] = load(from + PANEL + half * LANES);
-                }
-            }
-        }
-
-        [[gnu::always_inline]] void operator()(int feature, Vec (&w)[2][2 * PANELS]) const {
-#pragma GCC unroll 8
-            for (int v = 0; v < 2 * PANELS; v++) {
-                const IntVec pair =
-                    load_integers(weights + v / 2 * panel_size + size_t(feature / 2) * PANEL + v % 2 * LANES);
-                w[0][v] = to_floats(pair & 15) * scale[v] + minimum[v];
-                w[1][v] = to_floats(pair >> 4) * scale[v] + minimum[v];
-            }
-        }
-    };
-};
+// weight = integer in 0…15 · scale + minimum: see int4.h.
+struct Int4 {};
 
 // Calls `use` with a number of the format's type; formats with scales have none.
 template <class Use>

@@ -23,14 +23,44 @@ def unpacked(matrix: PackedMatrix) -> Tensor:
     return embedding(torch.arange(matrix.columns), matrix)
 
 
+def seen(x: Tensor, quantization: Quantization | None) -> Tensor:
+    """X as a product in that format sees it: 4-bit weights meet 8-bit rows."""
+    if quantization != "int4":
+        return x
+    groups = x.unflatten(1, (-1, GROUP_SIZE[quantization]))
+    steps = groups.abs().amax(-1, keepdim=True) / 127
+    return ((groups / torch.where(steps == 0, 1.0, steps)).round() * steps).flatten(1)
+
+
 @pytest.mark.parametrize(("dtype", "quantization"), FORMATS)
 @pytest.mark.parametrize("columns", [1, 16, 75, 128])
 @pytest.mark.parametrize("rows", [1, 2, 5, 7, 13, 40, 230])
 def test_product(rows: int, columns: int, dtype: torch.dtype, quantization: Quantization | None, threads: int) -> None:
     weight, bias, x = torch.randn(columns, FEATURES).to(dtype), torch.randn(columns), torch.randn(rows, FEATURES)
     matrix = PackedMatrix(weight, bias, quantization)
-    expected = x.double() @ unpacked(matrix).double().T + bias
+    x[0, : GROUP_SIZE["int4"]] = 0  # a group of nothing has no scale
+    expected = seen(x, quantization).double() @ unpacked(matrix).double().T + bias
     torch.testing.assert_close(linear(x, matrix).double(), expected, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "quantization"), FORMATS)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_stays_so_and_in_its_row(
+    value: float, dtype: torch.dtype, quantization: Quantization | None
+) -> None:
+    matrix, x = PackedMatrix(torch.randn(40, FEATURES).to(dtype), None, quantization), torch.randn(9, FEATURES)
+    expected = linear(x, matrix)
+    x[3, 70] = value
+    y = linear(x, matrix)
+    assert not bool(y[3].isfinite().any())
+    assert torch.equal(torch.cat((y[:3], y[4:])), torch.cat((expected[:3], expected[4:])))
+
+
+def test_four_bit_weights_lose_little_to_rounded_rows() -> None:
+    matrix, x = PackedMatrix(torch.randn(64, FEATURES), None, "int4"), torch.randn(50, FEATURES)
+    exact = x.double() @ unpacked(matrix).double().T
+    error = (linear(x, matrix) - exact).norm() / exact.norm()
+    assert 1e-4 < float(error) < 0.01
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
