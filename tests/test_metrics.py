@@ -16,7 +16,7 @@ from engine import LLM, LLMEngine, SamplingParams
 from engine.core.engine_core import EngineCore
 from engine.core.messages import ForwardFailure, ModelRunnerOutput
 from engine.errors import ConfigError
-from engine.metrics import MetricsCollector, MetricsSummary, RequestMetrics, RunMetrics
+from engine.metrics import MetricsCollector, MetricsSummary, RequestMetrics, RunMetrics, Tally
 from engine.metrics.distribution import Distribution, percentile
 from engine.trace import events as ev
 from engine.trace.file import Trace, read_trace
@@ -30,9 +30,9 @@ MS = 1_000_000
 class HandClock:
     """Runs a core without a model on a clock that is set by hand, in milliseconds."""
 
-    def __init__(self, window: int | None = None, **engine_args: Any) -> None:
+    def __init__(self, window: int | None = None, tally: Tally | None = None, **engine_args: Any) -> None:
         head = header(**engine_args)
-        self.collector = MetricsCollector(head.kv_cache, window)
+        self.collector = MetricsCollector(head.kv_cache, window, tally)
         self.step = 0
         self.now = 0.0
         self.core: EngineCore = core_of(head, self)
@@ -98,7 +98,7 @@ def test_what_has_not_happened_has_no_time() -> None:
         None,
     )
     assert summary.latencies_ms == {}
-    assert summary.as_dict()["mean_ttft_ms"] is summary.as_dict()["p99_e2el_ms"] is None
+    assert summary.to_json()["mean_ttft_ms"] is summary.to_json()["p99_e2el_ms"] is None
 
 
 def test_a_single_token_has_no_itl_and_no_tpot() -> None:
@@ -215,7 +215,7 @@ def test_the_summary_counts_completed_requests_only_and_bears_the_names_of_vllm(
     clock.run(180, 250, [9])
     assert clock.request(2).finish_reason == "abort"
     summary = clock.metrics.summarise(percentiles=(25, 99.9), goodput={"ttft": 100, "tpot": 55, "e2el": 1000})
-    named = summary.as_dict()
+    named = summary.to_json()
     assert named["duration"] == 0.25
     assert (named["completed"], named["total_input_tokens"], named["total_output_tokens"]) == (2, 10, 5)
     assert named["request_throughput"] == 8
@@ -257,6 +257,36 @@ def test_a_window_keeps_the_last_ones() -> None:
     assert [each.request_id for each in metrics.requests] == ["long", "short2", "short3"]
     assert [each.step for each in metrics.iterations] == [3, 4]
     assert clock.collector.request(1) is None
+
+
+def test_a_tally_of_what_left_the_window_sums_up_as_if_all_were_kept() -> None:
+    whole, flat = HandClock(), HandClock(window=2, tally=Tally())
+    for clock in (whole, flat):
+        clock.add(0, "long", 3, max_tokens=9)
+        for number in range(6):
+            clock.add(500 * number, f"short{number}", 3, max_tokens=1 + number % 2)
+            clock.run(500 * number, 500 * number + 7, [9], [9], *([[9]] if number in (2, 4) else []))
+        clock.now = 3100
+        clock.core.abort(["long"])
+    # Two that finished, and one that lives.
+    assert len(flat.metrics.requests) == 3 < len(whole.metrics.requests)
+    asked: dict[str, Any] = {"percentiles": (50, 90), "goodput": {"tpot": 100, "e2el": 400}}
+    summary = whole.metrics.summarise(**asked)
+    assert flat.collector.summarise(**asked) == summary
+    assert (summary.completed, summary.failed) == (5, 1)
+    assert summary.request_goodput is not None and summary.request_throughput is not None
+    assert 0 < summary.request_goodput < summary.request_throughput
+
+
+def test_the_best_second_and_the_fullest() -> None:
+    clock = HandClock()
+    clock.add(100, "a", 3, max_tokens=3)
+    clock.add(200, "b", 3, max_tokens=2)
+    clock.run(300, 900, [9], [9])
+    clock.run(1000, 1100, [9], [9])
+    clock.run(1200, 2100, [9])
+    summary = clock.metrics.summarise()
+    assert (summary.max_output_tokens_per_s, summary.max_concurrent_requests) == (2, 2)
 
 
 # --- as numpy ---------------------------------------------------------------------------------------------------

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from engine.config import KVCacheConfig
 from engine.metrics.iteration import IterationMetrics
 from engine.metrics.per_position import counted_up_to
 from engine.metrics.request import RequestMetrics
 from engine.metrics.run import RunMetrics
+from engine.metrics.summary import MetricsSummary
+from engine.metrics.tally import Tally
 from engine.trace import events as ev
+
+_Kept = TypeVar("_Kept", RequestMetrics, IterationMetrics)
 
 
 class MetricsCollector:
@@ -20,12 +24,15 @@ class MetricsCollector:
     Args:
         kv_cache: the KV cache as it was built.
         window: the most finished requests, and the most steps, that are kept, so that an engine may run for ever;
-            None: all of them.
+            None: all of them. A step must be kept for as long as it is in flight.
+        tally: counts what leaves the window, so that `summarise` sums up the whole run although little of it is kept;
+            None: what leaves is forgotten.
     """
 
-    def __init__(self, kv_cache: KVCacheConfig, window: int | None = None) -> None:
+    def __init__(self, kv_cache: KVCacheConfig, window: int | None = None, tally: Tally | None = None) -> None:
         self._usable_blocks = kv_cache.num_gpu_blocks - 1
         self._window = window
+        self._tally = tally
         self._live: dict[int, RequestMetrics] = {}
         self._finished: OrderedDict[int, RequestMetrics] = OrderedDict()
         self._iterations: OrderedDict[int, IterationMetrics] = OrderedDict()
@@ -56,6 +63,13 @@ class MetricsCollector:
         requests.sort(key=lambda request: request.serial)
         return RunMetrics(requests, list(self._iterations.values()))
 
+    def summarise(
+        self, percentiles: Sequence[float] = (99,), goodput: Mapping[str, float] | None = None
+    ) -> MetricsSummary:
+        """Sum up what is kept and what was tallied, see `Tally.summarise`."""
+        kept = self.metrics()
+        return (self._tally or Tally()).and_those(kept.requests, kept.iterations).summarise(percentiles, goodput)
+
     def request(self, serial: int) -> RequestMetrics | None:
         """A request that lives or is still kept."""
         return self._live.get(serial) or self._finished.get(serial)
@@ -82,7 +96,9 @@ class MetricsCollector:
         request.finish_reason = "stop" if event.request in self._stopped else event.finish_reason
         self._stopped.discard(event.request)
         self._finished[event.request] = request
-        self._forget_beyond_window(self._finished)
+        forgotten = self._beyond_window(self._finished)
+        if forgotten is not None and self._tally is not None:
+            self._tally.add_request(forgotten)
 
     # --- the plan of a step -------------------------------------------------------------------------------------
 
@@ -98,7 +114,9 @@ class MetricsCollector:
             usable_blocks=self._usable_blocks,
             free_blocks=event.free_blocks,
         )
-        self._forget_beyond_window(self._iterations)
+        forgotten = self._beyond_window(self._iterations)
+        if forgotten is not None and self._tally is not None:
+            self._tally.add_iteration(forgotten)
 
     def _looked_up(self, event: ev.KVLookup) -> None:
         self._queried_tokens[event.request] = event.num_queried_tokens
@@ -160,9 +178,11 @@ class MetricsCollector:
             request.output_times_ns.append(event.ts)
             request.num_output_tokens += num_tokens
 
-    def _forget_beyond_window(self, kept: OrderedDict[int, Any]) -> None:
-        if self._window is not None and len(kept) > self._window:
-            kept.popitem(last=False)
+    def _beyond_window(self, kept: OrderedDict[int, _Kept]) -> _Kept | None:
+        """Take out the oldest of them, if they are too many."""
+        if self._window is None or len(kept) <= self._window:
+            return None
+        return kept.popitem(last=False)[1]
 
 
 _FOLDS: dict[type[ev.Event], Callable[[MetricsCollector, Any], None]] = {

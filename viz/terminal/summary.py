@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.metrics import IterationMetrics, MetricsSummary
+from engine.metrics.table import latency_table
 from engine.trace import events as ev
 from sim.summary import LifeLine, TraceSummary
 from sim.timeline import Timeline
@@ -21,14 +22,6 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _BAR_LINES = 3
 _MOST_REQUESTS = 40
 _MOST_EVENT_TYPES = 8
-#: Latencies that are shown: name, label, meaning.
-_LATENCIES = (
-    ("queue", "queue", "arrival until first scheduled"),
-    ("ttft", "TTFT", "arrival to first token"),
-    ("itl", "ITL", "from one token to the next"),
-    ("tpot", "TPOT", "per token after the first"),
-    ("e2el", "E2EL", "arrival to last token"),
-)
 _STARTUP: dict[type[ev.Event], str] = {
     ev.DeviceInitialized: "device",
     ev.ModelLoaded: "model",
@@ -118,17 +111,7 @@ def _throughput(measured: MetricsSummary) -> Iterator[str]:
 def _latencies(measured: MetricsSummary) -> RenderableType:
     if not measured.latencies_ms:
         return Text("none: no request has completed", "dim")
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    for _ in range(4):
-        table.add_column(justify="right", no_wrap=True)
-    table.add_column(style="dim")
-    table.add_row(*(Text(head, "dim") for head in ("", "mean", "median", "p99", "std")))
-    for name, label, what in _LATENCIES:
-        if values := measured.latencies_ms.get(name):
-            numbers = (values.mean, values.median, values.percentiles[99], values.std)
-            table.add_row(label, *(f"{number:,.2f}" for number in numbers), what)
-    return table
+    return latency_table(measured)
 
 
 class _Bucket(NamedTuple):
