@@ -56,6 +56,11 @@ def read_sharegpt(
         raise WorkloadError(f"{path}: a ShareGPT file is a list of conversations.")
     conversations = [shaped(entry, _Entry, path, f"entry {i}").conversations for i, entry in enumerate(entries)]
     exchanges = [(turns[0].value, turns[1].value) for turns in conversations if len(turns) > 1]
+    if not exchanges:
+        raise WorkloadError(
+            f"{path}: it holds no conversation, which has at least a question and an answer"
+            + (f"; all of its {len(entries)} entries are shorter." if entries else ".")
+        )
     rng.shuffle(exchanges)
     requests: list[WorkloadRequest] = []
     for question, answer in exchanges:

@@ -92,7 +92,9 @@ def test_sharegpt_takes_first_exchanges_of_a_length_to_measure(tmp_path: Path) -
         ({"conversations": []}, "a ShareGPT file is a list of conversations"),
         ([{"conversations": "none"}], "entry 0: expected `array`, got `str`"),
         ([{"conversations": [{"value": "a b c d"}, {"from": "gpt"}]}], "entry 0"),
-        ([], "none of its 0 conversations"),
+        ([], "it holds no conversation, which has at least a question and an answer."),
+        ([{"id": 1}, {"conversations": [{"value": "a b c d"}]}], "all of its 2 entries are shorter."),
+        ([conversation("too short", "a b c d")], "none of its 1 conversations has a prompt of 4 to 1024 tokens"),
         (b"[" * 100_000, "nested too deeply"),
     ],
 )
