@@ -28,6 +28,9 @@ from engine.models.fetch import CHECKSUMS, Progress
 SHIPPED = Path(__file__).parent / "shipped"
 SMOLLM2 = "smollm2-135m"
 SMOLLM2_REPO = "HuggingFaceTB/SmolLM2-135M-Instruct"
+#: Draft heads are named after their target; those of orrery-tiny are shipped, those of SmolLM2 made on the spot.
+SHIPPED_HEADS = ("orrery-tiny-eagle", "orrery-tiny-medusa")
+MADE_HEADS = (f"{SMOLLM2}-eagle", f"{SMOLLM2}-medusa")
 
 _HUB_FILES = ["*.json", "*.safetensors", "tokenizer.*", "*.jinja"]
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -83,6 +86,8 @@ def resolve_model(name: str, *, needs_weights: bool = True) -> Path:
     Raises:
         ModelError: there is no such model here, or its folder is incomplete.
     """
+    if name in SHIPPED_HEADS or name in MADE_HEADS:
+        return _draft_head(name)
     if name in _KNOWN and name != SMOLLM2:
         return check_folder(SHIPPED / name)
     if name in (SMOLLM2, SMOLLM2_REPO):
@@ -95,6 +100,22 @@ def resolve_model(name: str, *, needs_weights: bool = True) -> Path:
     raise ModelError(
         f"There is no model {name!r}: give one of {', '.join(_KNOWN)}, a hub name (owner/name), or an existing folder."
     )
+
+
+def draft_head_folder(name: str) -> Path:
+    """Where the draft head of this name is, or would be."""
+    return SHIPPED / name if name in SHIPPED_HEADS else cache_dir() / "models" / name
+
+
+def _draft_head(name: str) -> Path:
+    folder = draft_head_folder(name)
+    if name in MADE_HEADS and not folder.exists():
+        target, kind = name.rsplit("-", 1)
+        raise ModelError(
+            f"{name} is not on this computer yet: run `python -m scripts.train_heads {target} --kind {kind}`, "
+            "which takes under an hour."
+        )
+    return check_folder(folder)
 
 
 def list_models() -> list[ModelInfo]:
