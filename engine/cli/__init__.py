@@ -36,6 +36,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "replay": Command("sim.cli:replay", "Run a trace's inputs again and compare every decision"),
     "check": Command("sim.cli:check", "Check the invariants that every trace must keep"),
+    "export": Command(
+        "sim.export.cli:export", "Write a trace for Perfetto, a table, OpenTelemetry or a KV cache router", "export"
+    ),
     "trace": Command("viz.terminal.cli:trace", "Summarise a trace, or draw one step of it in the terminal"),
     "app": Command("viz.launch:app", "Open the app in a browser", "app"),
     "model list": Command("engine.cli.model:list_models", "List the models that Orrery knows by name"),

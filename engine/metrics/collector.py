@@ -74,6 +74,10 @@ class MetricsCollector:
         """A request that lives or is still kept."""
         return self._live.get(serial) or self._finished.get(serial)
 
+    def iteration(self, step: int) -> IterationMetrics | None:
+        """A step that is still kept."""
+        return self._iterations.get(step)
+
     # --- requests -----------------------------------------------------------------------------------------------
 
     def _added(self, event: ev.RequestAdded) -> None:
