@@ -16,10 +16,10 @@ from engine.bench.contenders import PEERS, Contender, all_contenders
 from engine.bench.documents import show, write_documents
 from engine.bench.peers.protocol import Request
 from engine.bench.results import Comparison, Machine
-from engine.bench.roofline import ModelShape
 from engine.bench.tables import all_tables, failures
 from engine.cli.errors import explain
 from engine.errors import ConfigError, OrreryError
+from engine.models.model_shape import ModelShape
 from engine.models.store import resolve_model
 from engine.workload.token_ids import read_token_ids
 

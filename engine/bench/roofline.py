@@ -9,59 +9,11 @@ is counted for what a step could do without: activations, norms, sampling. (Will
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from engine.bench.peers.protocol import Request
-
-
-class ModelShape(NamedTuple):
-    """The sizes of a Llama-shaped decoder."""
-
-    num_layers: int
-    hidden_size: int
-    intermediate_size: int
-    num_attention_heads: int
-    num_kv_heads: int
-    head_size: int
-    vocab_size: int
-
-    @classmethod
-    def of_folder(cls, folder: Path) -> ModelShape:
-        """Out of the `config.json` of a model in Hugging Face format."""
-        config = json.loads((folder / "config.json").read_text())
-        heads = config["num_attention_heads"]
-        return cls(
-            num_layers=config["num_hidden_layers"],
-            hidden_size=config["hidden_size"],
-            intermediate_size=config["intermediate_size"],
-            num_attention_heads=heads,
-            num_kv_heads=config.get("num_key_value_heads", heads),
-            head_size=config.get("head_dim") or config["hidden_size"] // heads,
-            vocab_size=config["vocab_size"],
-        )
-
-    @property
-    def layer_weights(self) -> int:
-        """Weights of the matrices of all layers: query, key, value, output; gate, up, down."""
-        attention = self.head_size * (2 * self.num_attention_heads + 2 * self.num_kv_heads)
-        return self.num_layers * self.hidden_size * (attention + 3 * self.intermediate_size)
-
-    @property
-    def head_weights(self) -> int:
-        """Weights of the output head; the input embedding, of which a step reads single rows, is not counted."""
-        return self.hidden_size * self.vocab_size
-
-    @property
-    def kv_values_per_token(self) -> int:
-        """Elements of the keys and values of one token."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_size
-
-    def attention_flops(self, context: int) -> int:
-        """For one query that sees so many tokens: their scores, and the sum of their values."""
-        return 4 * self.num_layers * self.num_attention_heads * self.head_size * context
+from engine.models.model_shape import ModelShape
 
 
 class Ceilings(NamedTuple):

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from engine.bench.peers.protocol import Request
 from engine.bench.results import Comparison, ContenderResult
-from engine.bench.roofline import Ceilings, ModelShape, least_seconds
+from engine.bench.roofline import Ceilings, least_seconds
+from engine.models.model_shape import ModelShape
 
 OURS = "Orrery"
 _NOTHING = "–"

@@ -16,9 +16,10 @@ from engine.bench.contenders import Contender, all_contenders
 from engine.bench.documents import BEGIN, END, write_documents
 from engine.bench.peers.protocol import Request
 from engine.bench.results import Comparison, ContenderResult, Machine, Samples
-from engine.bench.roofline import Ceilings, ModelShape, least_seconds
+from engine.bench.roofline import Ceilings, least_seconds
 from engine.bench.tables import all_tables, failures, ratios, speeds
 from engine.errors import WorkloadError
+from engine.models.model_shape import ModelShape
 
 SMOLLM2 = ModelShape(30, 576, 1536, 9, 3, 64, 49152)
 WORKLOADS = {"dec1": [Request([5, 6, 7], 4)], "pre8": [Request([5] * 40, 2)] * 3, "warm": [Request([8, 9], 2)]}
