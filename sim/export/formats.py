@@ -55,7 +55,7 @@ def export(format: Format, header: ev.Header, events: Iterable[ev.Event], place:
     """Write a trace; a file appears only when it is whole.
 
     Raises:
-        ConfigError: a folder is where a file should be written, or the other way round.
+        ConfigError: a folder is where a file should be written, or the other way round, or there is no such folder.
         OSError: it cannot be written.
     """
     if format.is_folder:
@@ -64,6 +64,8 @@ def export(format: Format, header: ev.Header, events: Iterable[ev.Event], place:
         return format.export(header, events, place)
     if place.is_dir():
         raise ConfigError(f"The export is a file, but {place} is a folder.")
+    if not place.absolute().parent.is_dir():
+        raise ConfigError(f"The export must go into a folder that is there, got {place}.")
     # The suffix stays at the end: it may choose the encoding.
     unfinished = place.with_name(f".unfinished-{place.name}")
     try:

@@ -174,7 +174,8 @@ class _Drawing:
         tokens = {"prefill": step.prefill_tokens, "decode": step.decode_tokens}
         self._trace.counter("tokens", step.started_ns, tokens)
         self.report.written["steps"] += 1
-        place = _Place(track, (step.started_ns + step.ended_ns) // 2)
+        # Just within the slice; steps in flight together begin, but need not end, in their order.
+        place = _Place(track, min(step.started_ns + 1, step.ended_ns))
         for serial in dict.fromkeys(self._touched.pop(step.step, ())):
             self._arrows.touch(serial, step.step, place)
 
