@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 import torch
-from transformers import LlamaForCausalLM
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 from engine.models.store import cache_dir, draft_head_folder, resolve_model
 from scripts.train_heads.acceptance import measure
@@ -50,8 +50,10 @@ def make_head(name: str, kind: Kind, work: Path, folder: Path) -> None:
     """
     recipe = RECIPES[name]
     work.mkdir(parents=True, exist_ok=True)
-    texts = write_texts(name, work / "texts.jsonl", recipe.num_tokens, recipe.max_tokens)
-    target = LlamaForCausalLM.from_pretrained(resolve_model(name), dtype=torch.float32).eval().requires_grad_(False)
+    path = resolve_model(name)
+    prompts = recipe.prompts(AutoTokenizer.from_pretrained(path))
+    texts = write_texts(name, prompts, work / "texts.jsonl", recipe.num_tokens, recipe.max_tokens)
+    target = LlamaForCausalLM.from_pretrained(path, dtype=torch.float32).eval().requires_grad_(False)
     examples = Examples(texts, write_states(target, texts, work / "states.f16"))
     head = new_head(kind, target, examples, recipe)
     train(head, examples, recipe.eagle if kind == "eagle" else recipe.medusa, work / f"{kind}.csv")

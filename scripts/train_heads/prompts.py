@@ -9,7 +9,15 @@ from __future__ import annotations
 import itertools
 import random
 
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from scripts.train_tiny.corpus import MARK, documents
+
 HELD_OUT_EVERY = 40
+_SEED = 5
+_ASSISTANT = "<|im_start|>assistant\n"
+#: Beginnings of documents, and tokens of the longest: what a long chat began with does not matter much.
+_BEGINNINGS, _LONGEST = 1600, 256
 
 _THINGS = (
     "the tides", "volcanoes", "honey bees", "bread", "glaciers", "the printing press", "photosynthesis", "the heart",
@@ -91,16 +99,33 @@ _PLAIN = (
 )  # fmt: skip
 
 
-def prompts(seed: int) -> list[str]:
-    """Every kind of question about every subject of its kind, in an order drawn from `seed`."""
+def chat_prompts(tokenizer: Tokenizer) -> list[list[int]]:
+    """Every kind of question about every subject of its kind, in a drawn order, as the chat template has it."""
     asked = [
         template.format(subject)
         for subjects, templates in _ASKED.items()
         for template, subject in itertools.product(templates, subjects)
     ]
     asked += _PLAIN
-    random.Random(seed).shuffle(asked)
-    return asked
+    random.Random(_SEED).shuffle(asked)
+    conversations = [[{"role": "user", "content": question}] for question in asked]
+    return [
+        tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in conversations
+    ]
+
+
+def beginnings(tokenizer: Tokenizer) -> list[list[int]]:
+    """For orrery-tiny: documents of its own kind that it was not trained on, each cut where it is to go on.
+
+    A chat is cut where the assistant answers last, anything else within its first words.
+    """
+    cuts = random.Random(_SEED)
+    prompts = []
+    for document in itertools.islice(documents(_SEED), _BEGINNINGS):
+        given, answered, _ = document.replace(MARK, "").rpartition(_ASSISTANT)
+        prompt = given + answered if answered else " ".join(document.split(" ")[: cuts.randint(2, 12)])
+        prompts.append(tokenizer.encode(prompt, add_special_tokens=False)[-_LONGEST:])
+    return prompts
 
 
 def is_held_out(number: int) -> bool:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from scripts.train_heads.prompts import beginnings, chat_prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,8 @@ class Schedule:
 class Recipe:
     """For the heads of one target."""
 
+    prompts: Callable[[Tokenizer], list[list[int]]]
+    """What the target is asked."""
     num_tokens: int
     """Answer tokens that are learned from."""
     max_tokens: int
@@ -32,6 +39,7 @@ class Recipe:
 #: An EAGLE head for SmolLM2 reads 13 MB a draft, a twentieth of the model; with the whole vocabulary it would be 65 MB.
 RECIPES = {
     "smollm2-135m": Recipe(
+        prompts=chat_prompts,
         num_tokens=110_000,
         max_tokens=160,
         draft_vocab_size=4096,
@@ -41,7 +49,8 @@ RECIPES = {
         medusa_heads=4,
     ),
     "orrery-tiny": Recipe(
-        num_tokens=100_000,
+        prompts=beginnings,
+        num_tokens=150_000,
         max_tokens=128,
         draft_vocab_size=1024,
         eagle=Schedule(rounds=6, batch=8, peak_lr=2e-3),

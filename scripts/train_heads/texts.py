@@ -6,6 +6,7 @@ Answers come greedily and at two temperatures in turn, since heads are used with
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,12 +14,11 @@ from tqdm import tqdm
 
 from engine.llm import LLM
 from engine.sampling_params import SamplingParams
-from scripts.train_heads.prompts import is_held_out, prompts
+from scripts.train_heads.prompts import is_held_out
 
 TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
 #: Prompts whose answers are written to the file together, and how many of them run at a time.
 BATCH, MOST_AT_A_TIME = 192, 64
-_PROMPT_SEED = 5
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -46,26 +46,26 @@ def read_texts(path: Path) -> list[Text]:
     return [msgspec.json.decode(line, type=Text) for line in path.read_bytes().splitlines()]
 
 
-def write_texts(model: str, path: Path, num_tokens: int, max_tokens: int) -> list[Text]:
+def write_texts(model: str, prompts: Sequence[list[int]], path: Path, num_tokens: int, max_tokens: int) -> list[Text]:
     """Let `model` answer prompts until there are `num_tokens` answer tokens, or no more prompts.
 
     Args:
         model: name or folder of the target.
+        prompts: token ids of each, in the order of the file.
         path: the file that answers are appended to.
         num_tokens: answer tokens wanted, those of the file included.
         max_tokens: of one answer, at most.
     """
     texts = read_texts(path)
-    asked = prompts(_PROMPT_SEED)
     have = sum(len(text.answer) for text in texts)
-    if have >= num_tokens or len(texts) == len(asked):
+    if have >= num_tokens or len(texts) == len(prompts):
         return texts
     llm = LLM(model, max_model_len=1024, max_num_seqs=MOST_AT_A_TIME, enable_prefix_caching=False)
     with tqdm(total=num_tokens, initial=have, unit=" tokens", desc="texts") as bar, path.open("ab") as file:
-        while have < num_tokens and len(texts) < len(asked):
-            numbers = range(len(texts), min(len(texts) + BATCH, len(asked)))
-            outputs = llm.chat(
-                [[{"role": "user", "content": asked[number]}] for number in numbers],
+        while have < num_tokens and len(texts) < len(prompts):
+            numbers = range(len(texts), min(len(texts) + BATCH, len(prompts)))
+            outputs = llm.generate(
+                [{"prompt_token_ids": prompts[number]} for number in numbers],
                 [SamplingParams(temperature=temperature_of(n), max_tokens=max_tokens, seed=n) for n in numbers],
                 use_tqdm=False,
             )
