@@ -72,6 +72,20 @@ def test_the_summary_tells_the_whole_run(timeline: Timeline) -> None:
         assert "●" in line
 
 
+def test_text_of_others_neither_breaks_a_line_nor_steers_the_terminal() -> None:
+    trace = read_trace("viz/traces/first-token.jsonl")
+    for event in trace.events:
+        if isinstance(event, ev.TokenPieces):
+            event.pieces = [b"\n\x1b[31m"] * len(event.pieces)
+    timeline = Timeline(trace)
+    step = a_step(timeline, ev.OutputText)
+    text = drawn(step_view("two\nlines", timeline.step(step), timeline.steps[-1]))
+    assert "Orrery  two⏎lines · " in text
+    assert "r0  next: “⏎\\x1b[31m”" in text
+    assert "\x1b" not in text
+    assert "orrery trace two⏎lines --step N" in drawn(trace_view("two\nlines", timeline))
+
+
 def test_the_summary_points_at_steps_that_show_something(timeline: Timeline) -> None:
     text = drawn(trace_view("crowd.jsonl", timeline))
     worth = {

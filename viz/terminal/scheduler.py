@@ -14,7 +14,7 @@ from sim.plan import PlanState
 from sim.timeline import StepView
 from viz.cut import NOBODY_WAITS_YET, UNDECIDED, UNPLANNED, is_planned, plan_of, undecided
 from viz.explain import WAITS_FOR, Reason
-from viz.terminal.words import chip, filled_style, line_style, panel
+from viz.terminal.words import chip, filled_style, line_style, one_line, panel
 
 _LABEL = 7
 _BAR = 24
@@ -72,8 +72,8 @@ def _bar(row: ev.ScheduleRequest, most: int) -> Text:
 
 def _waiting(view: StepView, reasons: list[Reason]) -> RenderableType:
     planned = view.planned
-    skipped = {r.request: r.sentence for r in reasons if r.event_type == "schedule.skipped"}
-    why = skipped | {r.request: r.sentence for r in reasons if r.event_type == "schedule.preempted"}
+    skipped = {r.request: one_line(r.sentence) for r in reasons if r.event_type == "schedule.skipped"}
+    why = skipped | {r.request: one_line(r.sentence) for r in reasons if r.event_type == "schedule.preempted"}
     if not planned.waiting:
         return Text("waiting  nobody" if is_planned(view) else f"waiting  {NOBODY_WAITS_YET}", "dim")
     unsaid = Text("behind it" if is_planned(view) else UNDECIDED, "dim")

@@ -15,7 +15,7 @@ from viz.terminal.forward_pass import forward_pass
 from viz.terminal.kv_memory import kv_memory
 from viz.terminal.scheduler import scheduler
 from viz.terminal.why import why
-from viz.terminal.words import counted, listed
+from viz.terminal.words import counted, listed, one_line
 
 
 def step_view(name: str, view: StepView, last_step: int) -> RenderableType:
@@ -35,7 +35,7 @@ def masthead(name: str, header: Header) -> Text:
     """What trace this is."""
     pool = f"{header.kv_cache.num_gpu_blocks:,} blocks × {header.kv_cache.block_size} tokens"
     facts = listed([name, Path(header.model.name).name, pool, header.config.scheduler.policy, f"level {header.level}"])
-    return Text.assemble(("\nOrrery", "bold"), "  ", (facts, "dim"), "\n")
+    return Text.assemble(("\nOrrery", "bold"), "  ", (one_line(facts), "dim"), "\n")
 
 
 def _headline(view: StepView, last_step: int) -> Text:

@@ -16,7 +16,7 @@ from engine.trace import events as ev
 from sim.summary import LifeLine, TraceSummary
 from sim.timeline import Timeline
 from viz.terminal.step import masthead
-from viz.terminal.words import chip, counted, duration, line_style, listed, panel, share
+from viz.terminal.words import chip, counted, duration, line_style, listed, one_line, panel, share
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _BAR_LINES = 3
@@ -46,7 +46,7 @@ def trace_view(name: str, timeline: Timeline) -> RenderableType:
         panel("Steps", "tokens per step, against the budget", _Steps(timeline.series)),
         panel("Requests", _lives_subtitle(), _Lives(lives[:_MOST_REQUESTS], timeline.steps), _left_out(lives)),
         panel("Latency", f"in milliseconds, of the {measured.completed:,} completed", _latencies(measured)),
-        panel("Worth a look", f"orrery trace {name} --step N", _worth_a_look(timeline.series, lives)),
+        panel("Worth a look", f"orrery trace {one_line(name)} --step N", _worth_a_look(timeline.series, lives)),
         Text.assemble(("events  ", "dim"), _event_types(summary), "\n"),
     )
 

@@ -9,7 +9,7 @@ from rich.text import Text
 from viz.cut import UNPLANNED
 from viz.explain import Reason
 from viz.source import ROOT, Place
-from viz.terminal.words import chip, panel
+from viz.terminal.words import chip, one_line, panel
 
 
 def why(reasons: list[Reason], *, planned: bool) -> RenderableType:
@@ -23,7 +23,7 @@ def why(reasons: list[Reason], *, planned: bool) -> RenderableType:
     table.add_column(no_wrap=True, justify="right")
     for reason in reasons:
         name = chip(reason.request) if reason.request is not None else Text("")
-        table.add_row(name, Text(reason.sentence, "dim" if reason.detail else ""), _link(reason.place))
+        table.add_row(name, Text(one_line(reason.sentence), "dim" if reason.detail else ""), _link(reason.place))
     return panel("Why?", "every decision of this step, in order, and the function that made it", table, *cut)
 
 

@@ -15,7 +15,7 @@ from viz.theme import REQUEST_COLOURS, contrast
 _COLOURS = (*REQUEST_COLOURS[:-1], "#9A9A9A")
 _INKS = ("#FFFFFF", "#14171C")
 
-_VISIBLE = {"\n": "⏎", "\t": "⇥", " ": "·"}
+_VISIBLE = {"\n": "⏎", "\t": "⇥"}
 
 
 def colour(serial: int) -> str:
@@ -41,6 +41,12 @@ def chip(serial: int, width: int = 0) -> Text:
 
 def visible(text: str) -> str:
     """Text of a token with its blanks made visible and its control characters made harmless."""
+    return one_line(text).replace(" ", "·")
+
+
+def one_line(text: str) -> str:
+    """Text of others, such as an id or the message of a failure, that must neither break a line nor steer the
+    terminal."""
     return "".join(_VISIBLE.get(char, char if char.isprintable() else f"\\x{ord(char):02x}") for char in text)
 
 
