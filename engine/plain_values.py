@@ -6,6 +6,7 @@ that UTF-8 cannot spell are refused.
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
 from typing import Any
@@ -102,6 +103,8 @@ def require_json(name: str, value: Any) -> None:
     """
     try:
         msgspec.json.encode(value)
+        # msgspec writes null for a number that JSON has no word for; here, that would be another value.
+        json.dumps(value, allow_nan=False, default=lambda other: None)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         why = " ".join(str(error).split()).rstrip(".")
         raise RequestError(f"{name} must hold nothing but JSON values: {why}.") from error

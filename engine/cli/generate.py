@@ -15,6 +15,7 @@ from rich.text import Text
 from typer import Exit, Option
 
 from engine.cli.engine_options import with_engine_options
+from engine.config import GuidedDecodingConfig
 from engine.errors import RequestError
 from engine.sampling_params import GuidedDecodingParams, SamplingParams
 
@@ -108,6 +109,8 @@ def _run(
     """Load the model and generate; returns the outputs and the seconds that generating took."""
     with Console(stderr=True).status(f"Loading {escape(_spelled(model))} …"):
         # Inside the spinner: importing torch is a good part of the wait.
+        if sampling.guided_decoding is not None:
+            _require_grammar(sampling.guided_decoding)
         from engine.llm import LLM
 
         llm = LLM(model=model, **engine_args)
@@ -115,6 +118,17 @@ def _run(
         started = time.perf_counter()
         outputs = llm.generate(prompts, sampling)
         return outputs, time.perf_counter() - started
+
+
+def _require_grammar(guided: GuidedDecodingParams) -> None:
+    """See before a model is loaded that what was asked for is a grammar."""
+    from engine.guided.errors import GrammarError
+    from engine.guided.grammars import make_grammar
+
+    try:
+        make_grammar(guided.spec(), GuidedDecodingConfig().max_grammar_bytes)
+    except GrammarError as error:
+        raise RequestError(f"The output cannot be guided: {str(error).rstrip('.')}.") from error
 
 
 def _show(outputs: list[RequestOutput], seconds: float, trace: Path | None) -> None:

@@ -42,6 +42,8 @@ def test_mistakes_are_told_in_a_sentence(options: list[str], why: str, capsys: p
     assert why in capsys.readouterr().err
 
 
-def test_a_grammar_that_does_not_compile_is_the_reason_of_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*BASE, "--guided-regex", "(ab"]) == 1
-    assert "error: Regex parsing error at position 4: The parenthesis is not closed" in capsys.readouterr().out
+def test_what_is_no_grammar_is_refused_before_the_model_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*BASE, "--guided-regex", "(ab", "--model", "no-such-model"]) == 2
+    said = capsys.readouterr().err
+    assert "The output cannot be guided: Regex parsing error at position 4: The parenthesis is not closed" in said
+    assert "no-such-model" not in said.splitlines()[-1]

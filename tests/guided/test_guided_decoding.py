@@ -56,6 +56,7 @@ def test_every_form_becomes_a_spec(asked: dict[str, Any], spec: tuple[Any, str])
         ({"json": "{"}, "json must be JSON"),
         ({"json": 3}, "json must be JSON as text or as a dict"),
         ({"json": {"type": object}}, "json must hold nothing but JSON values"),
+        ({"json": {"const": float("nan")}}, "json must hold nothing but JSON values: Out of range float"),
         ({"json_object": "yes"}, "json_object must be True or False"),
         ({"regex": "a", "backend": "outlines"}, "backend must be one of auto, xgrammar"),
         ({"regex": "a", "whitespace_pattern": " ?"}, "whitespace_pattern is for json and json_object only"),
