@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import msgspec
 
+from engine.core.kv_cache.extra_keys import extra_keys_of_block
 from engine.trace import events as ev
 from sim.export.walk import Report
 
@@ -107,7 +108,7 @@ class _Translation:
         if added is None or added.has_prompt_embeds or len(tokens) < num_blocks * self._block_size:
             self.report.left_out["blocks stored whose tokens the trace does not hold"] += num_blocks
             return
-        lora = added.lora_request.lora_name if added.lora_request else None
+        extra_keys = [self._extra_keys(added, number * self._block_size) for number in range(first, first + num_blocks)]
         self._put(
             event,
             "BlockStored",
@@ -117,21 +118,17 @@ class _Translation:
             block_size=self._block_size,
             lora_id=None,
             medium=_MEDIUM,
-            lora_name=lora,
+            lora_name=added.lora_request.lora_name if added.lora_request else None,
+            **({"extra_keys": extra_keys} if any(extra_keys) else {}),
             group_idx=event.group,
-            **self._extra_keys(added, lora, first, num_blocks),
         )
 
-    def _extra_keys(self, added: ev.RequestAdded, lora: str | None, first: int, num_blocks: int) -> dict[str, Any]:
-        """What else went into the hashes, per block: none for most requests, and then not said."""
-        if added.mm_features:
-            self.report.left_out["extra keys of blocks with images"] += num_blocks
-            return {}
-        keys = [
-            [key for key in (lora, added.cache_salt if number == 0 else None) if key]
-            for number in range(first, first + num_blocks)
-        ]
-        return {"extra_keys": [each or None for each in keys]} if any(keys) else {}
+    def _extra_keys(self, added: ev.RequestAdded, start: int) -> list[Any] | None:
+        """What else went into the hash of the block that begins at a token, as vLLM says it: without the kinds."""
+        keys = extra_keys_of_block(
+            start, start + self._block_size, added.cache_salt, added.lora_request, added.mm_features
+        )
+        return [_UNTAGGED[str(kind)](*values) for kind, *values in keys] if keys else None
 
     def _evicted(self, event: ev.KVAllocated) -> None:
         if event.evicted_hashes:
@@ -144,6 +141,14 @@ class _Translation:
     def _cleared(self, event: ev.CacheReset) -> None:
         if event.done:
             self._put(event, "AllBlocksCleared")
+
+
+#: By the kind of an extra key: what vLLM publishes of it.
+_UNTAGGED: dict[str, Callable[..., Any]] = {
+    "lora": lambda name, path: name,
+    "mm": lambda mm_hash, offset: (mm_hash, offset),
+    "cache_salt": lambda salt: salt,
+}
 
 
 def _hash(hexadecimal: str) -> int:

@@ -276,7 +276,7 @@ class _Stored(msgspec.Struct, tag="BlockStored", forbid_unknown_fields=True):
     medium: str | None
     lora_name: str | None
     group_idx: int | None = None
-    extra_keys: list[list[str] | None] | None = None
+    extra_keys: list[list[str | tuple[str, int]] | None] | None = None
 
 
 class _Removed(msgspec.Struct, tag="BlockRemoved", forbid_unknown_fields=True):
@@ -293,7 +293,7 @@ _Batch = tuple[float, list[_Stored | _Removed | _Cleared], int | None]
 
 
 def test_kv_events_tell_a_listener_what_the_cache_holds(tmp_path: Path, episodes: list[Trace]) -> None:
-    decoder = msgspec.json.Decoder(_Batch)
+    decoder, keyed = msgspec.json.Decoder(_Batch), 0
     for trace in [shipped("eviction"), *episodes]:
         exported(trace, "vllm-kv-events", tmp_path / "out.jsonl")
         batches = [decoder.decode(line) for line in (tmp_path / "out.jsonl").read_bytes().splitlines()]
@@ -301,6 +301,7 @@ def test_kv_events_tell_a_listener_what_the_cache_holds(tmp_path: Path, episodes
         held: Counter[int] = Counter()
         for event in (event for batch in batches for event in batch[1]):
             if isinstance(event, _Stored):
+                keyed += event.extra_keys is not None
                 assert len(event.token_ids) == len(event.block_hashes) * event.block_size
                 assert event.parent_block_hash is None or held[event.parent_block_hash] > 0
                 held.update(event.block_hashes)
@@ -310,6 +311,7 @@ def test_kv_events_tell_a_listener_what_the_cache_holds(tmp_path: Path, episodes
                 held.clear()
             assert min(held.values(), default=0) >= 0
         assert +held == hashes_at_the_end(trace)
+    assert keyed, "no salt, no adapter, no image"
 
 
 def hashes_at_the_end(trace: Trace) -> Counter[int]:
