@@ -1,4 +1,7 @@
-"""The datasets of `orrery bench throughput`, under vLLM's names, and how requests are chosen from them."""
+"""The datasets of `orrery bench throughput`, under vLLM's names, and how requests are chosen from them.
+
+Of a public trace the lengths are taken and what prompts share; its times are not, since all requests come at once.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import ConfigError, WorkloadError
+from engine.workload import TIMED_FORMATS, PromptShape, open_workload
 from engine.workload.custom import read_custom
 from engine.workload.request import WorkloadRequest, oversampled
 from engine.workload.sharegpt import read_sharegpt
@@ -18,7 +22,7 @@ from engine.workload.token_ids import read_token_ids
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
 
-NAMES = ("random", "sharegpt", "custom", "token-ids")
+NAMES = ("random", "sharegpt", "custom", "token-ids", *TIMED_FORMATS)
 
 #: vLLM's defaults.
 NUM_PROMPTS = 1000
@@ -89,17 +93,32 @@ class Dataset:
             requests = read_sharegpt(
                 self.path, wanted, rng, lambda text: len(engine.tokenizer.encode(text)), self.output_len
             )
+        elif self.name in TIMED_FORMATS:
+            requests = self._of_trace(engine, self.path, self.name, wanted)
         else:
             requests = read_custom(self.path, wanted, rng, self._as_prompt(engine), self.output_len)
         # A fresh generator, as vLLM takes one: which requests come twice does not depend on the shuffling.
         return oversampled(requests, wanted, random.Random(seed)) if self.oversample else requests[:wanted]
 
+    def _of_trace(self, engine: LLMEngine, path: Path, name: str, count: int) -> list[WorkloadRequest]:
+        tokens = _plain_tokens(engine)
+
+        def prompt(request: WorkloadRequest) -> list[int]:
+            if isinstance(request.prompt, PromptShape):
+                return [tokens[place] for place in request.prompt.token_ids(len(tokens))]
+            return request.token_ids
+
+        workload = open_workload(str(path), random.Random(0), format=name, count=count)
+        return [
+            request._replace(prompt=prompt(request), output_tokens=self.output_len or request.output_tokens)
+            for request in workload
+        ]
+
     def _random(self, engine: LLMEngine, count: int, rng: random.Random) -> list[WorkloadRequest]:
-        tokens = range(engine.model.vocab_size)
         return random_requests(
             count,
             rng,
-            [token for token in tokens if not engine.tokenizer.is_special(token)],
+            _plain_tokens(engine),
             input_tokens=self.input_len,
             output_tokens=self.output_len or RANDOM_OUTPUT_LEN,
             range_ratio=self.range_ratio,
@@ -124,3 +143,8 @@ class Dataset:
             return str
         template = engine.chat_template()
         return lambda text: template.render([{"role": "user", "content": text}], add_generation_prompt=True)
+
+
+def _plain_tokens(engine: LLMEngine) -> list[int]:
+    """The ids of a model's vocabulary that stand for text."""
+    return [token for token in range(engine.model.vocab_size) if not engine.tokenizer.is_special(token)]

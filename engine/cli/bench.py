@@ -12,7 +12,7 @@ from rich.markup import escape
 from tqdm import tqdm
 from typer import Option
 
-from engine.bench.datasets import NUM_PROMPTS, RANDOM_INPUT_LEN, RANDOM_OUTPUT_LEN, Dataset
+from engine.bench.datasets import NAMES, NUM_PROMPTS, RANDOM_INPUT_LEN, RANDOM_OUTPUT_LEN, Dataset
 from engine.cli.engine_options import with_engine_options
 from engine.errors import ConfigError
 
@@ -68,9 +68,10 @@ def latency(
 def throughput(
     model: Model = "orrery-tiny",
     dataset_name: Annotated[
-        str | None, Option(help="random, sharegpt, custom or token-ids. [default: sharegpt with a path, else random]")
+        str | None,
+        Option(help=f"One of {', '.join(NAMES)}. [default: sharegpt with a path, else random]"),
     ] = None,
-    dataset_path: Annotated[Path | None, Option(help="ShareGPT JSON, custom JSON Lines, or token ids by name.")] = None,
+    dataset_path: Annotated[Path | None, Option(help="The file, of whatever form its name says.")] = None,
     workload: Annotated[str | None, Option(help="Which workload of a file of token ids.")] = None,
     num_prompts: Annotated[
         int | None, Option(min=1, help=f"Requests. [default: {NUM_PROMPTS}; of token ids, the whole workload]")

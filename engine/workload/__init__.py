@@ -20,6 +20,6 @@ torch, reads a clock or draws a number of its own. A bad file is told of by one 
 
 from engine.workload.prompt_shape import PromptShape, Span
 from engine.workload.request import WorkloadRequest
-from engine.workload.workload import FORMATS, Workload, open_workload
+from engine.workload.workload import FORMATS, TIMED_FORMATS, Workload, open_workload
 
-__all__ = ["FORMATS", "PromptShape", "Span", "Workload", "WorkloadRequest", "open_workload"]
+__all__ = ["FORMATS", "TIMED_FORMATS", "PromptShape", "Span", "Workload", "WorkloadRequest", "open_workload"]

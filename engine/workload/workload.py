@@ -96,8 +96,10 @@ _TIMED = {
 }
 _TEXTS = ("sharegpt", "custom")
 
+#: The formats of files whose requests have times.
+TIMED_FORMATS = tuple(_TIMED)
 #: The formats of files.
-FORMATS = (*_TIMED, *_TEXTS)
+FORMATS = (*TIMED_FORMATS, *_TEXTS)
 
 
 def open_workload(

@@ -78,6 +78,14 @@ def test_throughput_of_files_of_text(tmp_path: Path) -> None:
     assert chosen["num_requests"] == 3
 
 
+def test_throughput_of_the_lengths_of_a_trace(tmp_path: Path) -> None:
+    file = tmp_path / "mooncake.jsonl"
+    line = {"timestamp": 5, "input_length": 20, "output_length": 3, "hash_ids": [7]}
+    file.write_text(f"{json.dumps(line)}\n" * 2)
+    flags = ["--dataset-name", "mooncake", "--dataset-path", str(file), "--num-prompts", "3"]
+    assert throughput(tmp_path, *flags)["total_num_tokens"] == 3 * (20 + 3)
+
+
 @pytest.mark.parametrize(
     ("flags", "said", "exit_code"),
     [
