@@ -1,4 +1,7 @@
-"""The curves of a target's heads as one picture: `python -m scripts.train_heads.curve smollm2-135m OUT.svg`."""
+"""The curves of a target's heads as one picture: `python -m scripts.train_heads.curve smollm2-135m OUT.svg`.
+
+Those of the heads that the documentation speaks of are in `results/`, with what was measured of them.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
-from engine.models.store import cache_dir
-
+RESULTS = Path(__file__).parent / "results"
 #: Okabe and Ito, "Color Universal Design" (2008).
 _COLOURS = {"eagle": "#0072B2", "medusa": "#E69F00"}
 _INK, _FAINT, _PAPER = "#14171C", "#C9CED6", "#FFFFFF"
@@ -77,9 +79,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", help="the target")
     parser.add_argument("picture", type=Path)
-    parser.add_argument("--work", type=Path, help="where the curves are; by default in the cache")
+    parser.add_argument("--work", type=Path, help="where the curves are, in place of the results here")
     arguments = parser.parse_args()
-    work = arguments.work or cache_dir() / "heads" / arguments.name
+    work = arguments.work or RESULTS / arguments.name
     arguments.picture.write_text(draw(arguments.name, work), encoding="utf-8")
 
 

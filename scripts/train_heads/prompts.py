@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import cast
 
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
@@ -108,9 +109,10 @@ def chat_prompts(tokenizer: Tokenizer) -> list[list[int]]:
     ]
     asked += _PLAIN
     random.Random(_SEED).shuffle(asked)
-    conversations = [[{"role": "user", "content": question}] for question in asked]
+    chats = [[{"role": "user", "content": question}] for question in asked]
     return [
-        tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in conversations
+        cast(list[int], tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False))
+        for chat in chats
     ]
 
 

@@ -44,8 +44,8 @@ RECIPES = {
         max_tokens=160,
         draft_vocab_size=4096,
         eagle=Schedule(rounds=4, batch=4, peak_lr=1.5e-3),
-        eagle_passes=3,
-        medusa=Schedule(rounds=6, batch=8, peak_lr=1.5e-3),
+        eagle_passes=2,
+        medusa=Schedule(rounds=4, batch=8, peak_lr=1.5e-3),
         medusa_heads=4,
     ),
     "orrery-tiny": Recipe(

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import LlamaForCausalLM
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 from engine.attention.backend import AttentionInputs
 from engine.errors import ModelError
@@ -196,3 +196,50 @@ def test_a_head_that_was_not_made_yet_says_how(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("ORRERY_CACHE", str(tmp_path))
     with pytest.raises(ModelError, match=r"run `python -m scripts.train_heads smollm2-135m --kind eagle`"):
         store.resolve_model("smollm2-135m-eagle")
+
+
+@pytest.fixture(scope="module")
+def told() -> tuple[Tensor, Tensor, Tensor]:
+    """What orrery-tiny says greedily: token ids [tokens], its states [tokens, hidden_size], and its embeddings."""
+    folder = store.resolve_model("orrery-tiny")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    prompt = tokenizer("Once upon a time, an honest baker lived by the sea.", return_tensors="pt").input_ids
+    with torch.inference_mode():
+        token_ids = model.generate(prompt, max_new_tokens=120, do_sample=False)
+        states = model.model(token_ids).last_hidden_state[0]
+    assert token_ids.shape[1] - prompt.shape[1] >= 60
+    return token_ids[0], states, model.model.embed_tokens.weight.detach()
+
+
+def accepted(logits: Tensor, target_ids: Tensor, token_ids: Tensor) -> float:
+    """Share of the rows whose likeliest draft is that token."""
+    return float((target_ids[logits.argmax(-1)] == token_ids).float().mean())
+
+
+@pytest.mark.parametrize("packed", LOADINGS)
+def test_the_shipped_eagle_head_guesses_what_comes(packed: bool, told: tuple[Tensor, Tensor, Tensor]) -> None:
+    require_loading(packed)
+    target = read_architecture(store.resolve_model("orrery-tiny"))
+    folder = store.resolve_model("orrery-tiny-eagle")
+    head = load_eagle_head(folder, target, torch.float32, CPU, 2048, packed=packed)
+    token_ids, states, embedding = told
+    embeddings = F.embedding(token_ids.roll(-1), embedding)
+    guessed = run_eagle(head, embeddings, states, [len(token_ids)])
+    assert head.target_ids is not None
+    assert accepted(head.compute_logits(guessed[:-2]), head.target_ids, token_ids[2:]) > 0.5
+
+
+@pytest.mark.parametrize("packed", LOADINGS)
+def test_the_shipped_medusa_heads_guess_what_comes(packed: bool, told: tuple[Tensor, Tensor, Tensor]) -> None:
+    require_loading(packed)
+    target = read_architecture(store.resolve_model("orrery-tiny"))
+    folder = store.resolve_model("orrery-tiny-medusa")
+    head = load_medusa_head(folder, target, torch.float32, CPU, packed=packed)
+    token_ids, states, _ = told
+    assert head.target_ids is not None
+    shares = [
+        accepted(logits[: -2 - number], head.target_ids, token_ids[2 + number :])
+        for number, logits in enumerate(head.compute_logits(states))
+    ]
+    assert shares[0] > 0.5 and shares[-1] > 0.2

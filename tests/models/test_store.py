@@ -51,6 +51,14 @@ def test_shipped_models_are_whole_folders(name: str, empty_cache: Path) -> None:
     assert json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
 
 
+@pytest.mark.parametrize("name", store.SHIPPED_HEADS)
+def test_shipped_heads_are_whole_folders(name: str, empty_cache: Path) -> None:
+    folder = store.resolve_model(name)
+    assert folder == store.draft_head_folder(name) == store.SHIPPED / name
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    assert json.loads((folder / "config.json").read_text())["target"] == "orrery-tiny"
+
+
 def test_shipped_models_stay_small() -> None:
     size = sum(path.stat().st_size for path in store.SHIPPED.rglob("*") if path.is_file())
     assert size <= 8_000_000
