@@ -15,17 +15,14 @@ import csv
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from types import ModuleType, TracebackType
+from typing import Any, Protocol, Self
 
 import msgspec
 
 from engine.metrics import IterationMetrics, RequestMetrics
 from engine.trace import events as ev
 from sim.export.walk import Report, walk
-
-if TYPE_CHECKING:
-    import pyarrow
 
 _WHOLE, _REAL, _TEXT = "int64", "float64", "string"
 
@@ -99,7 +96,9 @@ def export_parquet(header: ev.Header, events: Iterable[ev.Event], path: Path) ->
         ModuleNotFoundError: pyarrow is not installed.
         OSError: the files cannot be written.
     """
-    return _export(header, events, path, "parquet", _ParquetTable)
+    import pyarrow.parquet
+
+    return _export(header, events, path, "parquet", lambda file, columns: _ParquetTable(pyarrow, file, columns))
 
 
 def _export(
@@ -150,13 +149,8 @@ class _CsvTable:
 
 
 class _ParquetTable:
-    def __init__(self, path: Path, columns: dict[str, str]) -> None:
-        import pyarrow
-        import pyarrow.parquet
-
-        self._schema: pyarrow.Schema = pyarrow.schema(
-            [(name, pyarrow.type_for_alias(kind)) for name, kind in columns.items()]
-        )
+    def __init__(self, pyarrow: ModuleType, path: Path, columns: dict[str, str]) -> None:
+        self._schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in columns.items()])
         self._group_of = pyarrow.RecordBatch.from_pylist
         self._writer = pyarrow.parquet.ParquetWriter(path, self._schema)
         self._rows: list[dict[str, Any]] = []

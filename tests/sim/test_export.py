@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -207,6 +208,17 @@ def test_parquet_holds_the_same_as_csv(tmp_path: Path) -> None:
         rows = parquet.read_table(tmp_path / "parquet" / f"{name}.parquet").to_pylist()
         in_csv = list(csv.DictReader((tmp_path / "csv" / f"{name}.csv").open(newline="")))
         assert [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows] == in_csv
+
+
+def test_parquet_without_its_library_is_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "pyarrow.parquet", raising=False)
+    place = tmp_path / "tables"
+    assert main(["export", str(SHIPPED / "preemption.jsonl"), "--to", "parquet", "-o", str(place)]) == 1
+    assert "pip install 'llm-orrery[export]'" in capsys.readouterr().err
+    assert not place.exists()
 
 
 # --- OpenTelemetry ----------------------------------------------------------------------------------------------
