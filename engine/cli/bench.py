@@ -15,6 +15,7 @@ from typer import Option
 from engine.bench.datasets import NAMES, NUM_PROMPTS, RANDOM_INPUT_LEN, RANDOM_OUTPUT_LEN, Dataset
 from engine.cli.engine_options import with_engine_options
 from engine.errors import ConfigError
+from engine.metrics.table import comparison_table
 
 if TYPE_CHECKING:
     from engine.llm import LLM
@@ -98,6 +99,9 @@ def throughput(
     n: Completions = 1,
     seed: Annotated[int, Option(help="Of the choice of requests, and of the sampling.")] = 0,
     disable_detokenize: NoDetokenize = False,
+    metrics: Annotated[
+        bool, Option("--metrics", help="Show latencies and cache use too, collected meanwhile.")
+    ] = False,
     output_json: OutputJson = None,
     **engine_args: Any,
 ) -> None:
@@ -114,7 +118,7 @@ def throughput(
         prefix_len=prefix_len,
         skip_chat_template=skip_chat_template,
     )
-    llm = _load(model, seed=seed, **engine_args)
+    llm = _load(model, seed=seed, disable_log_stats=not metrics, **engine_args)
     from engine.bench.throughput import measure_throughput
 
     with llm.llm_engine as engine:
@@ -122,7 +126,9 @@ def throughput(
         if num_warmups:
             warmups = dataset.requests(engine, num_warmups, seed + 1)
             measure_throughput(llm, warmups, n=n, disable_detokenize=disable_detokenize, use_tqdm=False)
+        before = engine.get_metrics() if metrics else None
         measured = measure_throughput(llm, requests, n=n, disable_detokenize=disable_detokenize)
+        collected = engine.get_metrics().since(before) if before is not None else None
     result = measured.report(model)
     print(
         f"Throughput: {result['requests_per_second']:.2f} requests/s, "
@@ -131,6 +137,8 @@ def throughput(
     )
     print(f"Total num prompt tokens:  {measured.prompt_tokens}")
     print(f"Total num output tokens:  {measured.output_tokens}")
+    if collected is not None:
+        Console(highlight=False).print("", comparison_table({model: collected.summarise()}), sep="\n")
     _save(result, output_json)
 
 

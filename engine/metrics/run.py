@@ -30,6 +30,15 @@ class RunMetrics:
         counts = summed(iteration.accepted for iteration in self.iterations)
         return counts + (0,) * (len(self.drafted) - len(counts))
 
+    def since(self, earlier: RunMetrics) -> RunMetrics:
+        """The requests and steps that came after those of `earlier`, which was asked of the same engine."""
+        serial = max((request.serial for request in earlier.requests), default=-1)
+        step = max((iteration.step for iteration in earlier.iterations), default=0)
+        return RunMetrics(
+            [request for request in self.requests if request.serial > serial],
+            [iteration for iteration in self.iterations if iteration.step > step],
+        )
+
     def summarise(
         self, percentiles: Sequence[float] = (99,), goodput: Mapping[str, float] | None = None
     ) -> MetricsSummary:

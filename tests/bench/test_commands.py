@@ -56,6 +56,15 @@ def test_throughput_of_random_prompts(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "Total num prompt tokens:  108\nTotal num output tokens:  48\n" in shown
 
 
+def test_metrics_of_the_measured_requests_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    flags = ["--input-len", "16", "--output-len", "4", "--num-prompts", "5", "--num-warmups", "2"]
+    throughput(tmp_path, *flags, "--metrics")
+    lines = [line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    shown = {words[0].strip(): words[1] for words in lines if len(words) == 2}
+    assert shown["requests completed"] == "5"
+    assert {"TTFT median, ms", "ITL p99, ms", "prefix cache hit rate", "KV cache use, most"} <= shown.keys()
+
+
 def test_throughput_of_a_workload_of_token_ids(tmp_path: Path) -> None:
     file = tmp_path / "ids.json"
     file.write_text(json.dumps({"a": [{"prompt": [5, 6, 7], "out": 2}] * 3, "b": [{"prompt": [9], "out": 5}]}))
