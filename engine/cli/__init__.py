@@ -39,6 +39,10 @@ COMMANDS: dict[str, Command] = {
     "export": Command(
         "sim.export.cli:export", "Write a trace for Perfetto, a table, OpenTelemetry or a KV cache router", "export"
     ),
+    "simulate": Command(
+        "sim.simulate_cli:simulate", "Run the engine's control plane on a virtual clock: what if?", "engine"
+    ),
+    "calibrate": Command("sim.calibrate_cli:calibrate", "Learn from recorded runs how long steps take on a machine"),
     "trace": Command("viz.terminal.cli:trace", "Summarise a trace, or draw one step of it in the terminal"),
     "app": Command("viz.launch:app", "Open the app in a browser", "app"),
     "model list": Command("engine.cli.model:list_models", "List the models that Orrery knows by name"),

@@ -62,6 +62,7 @@ class _Tape:
         spell: Callable[[int], bytes] | None = None,
         engine: int = 0,
         rank: int = 0,
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._file = file
         self._spell = spell
@@ -70,13 +71,15 @@ class _Tape:
         self._engine, self._rank = engine, rank
         self._seq = 0
         self._lock = threading.Lock()
-        self._start = self._flushed = time.monotonic_ns()
+        self._clock = clock
+        self._start = clock()
+        self._flushed = time.monotonic_ns()
 
     def write(self, event: Event, step: int) -> None:
         with self._lock:
             self._seq += 1
             event.seq = self._seq
-            event.ts = time.monotonic_ns() - self._start
+            event.ts = self._clock() - self._start
             event.step = step
             event.engine, event.rank = self._engine, self._rank
             for listener in self._listeners:
@@ -133,6 +136,7 @@ class Recorder:
         header: Header,
         listener: EventListener | None = None,
         spell: Callable[[int], bytes] | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> Recorder:
         """Record into a new file; a name that ends in `.zst` is compressed.
 
@@ -141,12 +145,13 @@ class Recorder:
             header: its first line.
             listener: hears the same events.
             spell: the bytes of a token, for `show_tokens`.
+            clock: nanoseconds from any point in time; the simulator has one of its own.
 
         Raises:
             TraceError: the file cannot be created, or another engine is writing it.
         """
         file = _EventFile(TraceWriter(path), header)
-        return cls(_Tape(file, listener, spell, header.engine, header.rank), header.level)
+        return cls(_Tape(file, listener, spell, header.engine, header.rank, clock), header.level)
 
     @classmethod
     def to_listener(cls, listener: EventListener, spell: Callable[[int], bytes] | None = None) -> Recorder:

@@ -1,0 +1,172 @@
+"""`ModeledExecutor`: runs no model. Tokens are made up, the time of a step is a cost model's."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from engine.core.messages import GrammarBitmask, ModelRunnerOutput, ScheduledRow, SchedulerOutput
+from sim.clock import VirtualClock
+from sim.cost_model.composition import RowShare, StepComposition
+from sim.cost_model.cost_model import CostModel
+
+_MASK = (1 << 64) - 1
+
+
+class DraftingModel(NamedTuple):
+    """A drafter known by how often it is right."""
+
+    num_speculative_tokens: int
+    acceptance_rate: float
+    """Probability that a draft is accepted, given that those before it were."""
+    draft_ns: int = 0
+    """What drafting adds to a step."""
+    seed: int = 0
+    """Decides which drafts are right."""
+
+    def is_right(self, serial: int, position: int) -> bool:
+        """Whether the draft for that position is what the model says; the same whenever it is asked."""
+        return _mixed(self.seed, serial, position) < self.acceptance_rate
+
+
+class StepRun(NamedTuple):
+    """What the executor did last."""
+
+    composition: StepComposition
+    num_resumed: int
+    """Rows that came back after a preemption."""
+    drafted: tuple[int, ...]
+    """Drafts verified, by their place among those of their request."""
+    accepted: tuple[int, ...]
+    """Of these, the drafts accepted."""
+
+
+class ModeledExecutor:
+    """An `Executor` for a simulation: passes the time that a cost model says, and makes tokens up.
+
+    The token at a position is a function of the request and the position, so a preempted request says the same again.
+
+    Args:
+        cost_model: says how long steps take.
+        clock: passes that time.
+        vocab_size: token ids are below it.
+        drafting: proposes drafts and says which are right; None: nobody drafts.
+    """
+
+    def __init__(
+        self, cost_model: CostModel, clock: VirtualClock, vocab_size: int, drafting: DraftingModel | None = None
+    ) -> None:
+        self.last: StepRun
+        self._cost_model = cost_model
+        self._clock = clock
+        self._vocab_size = vocab_size
+        self._drafting = drafting
+        self._num_tokens: dict[int, int] = {}
+        """Of the requests in the batch: prompt and output."""
+        self._ends: dict[int, int] = {}
+        """Of the requests in the batch: tokens that they end with."""
+        self._seen: set[int] = set()
+        self._plan: SchedulerOutput | None = None
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> None:
+        """Note what the step is."""
+        self._plan = scheduler_output
+
+    def sample_tokens(self, grammar_bitmask: GrammarBitmask | None) -> ModelRunnerOutput:
+        """Let the step's time pass; every request whose tokens are all computed gets its next."""
+        plan, self._plan = self._plan, None
+        assert plan is not None, "sample_tokens was called without a step: execute_model comes first."
+        for serial in plan.released:
+            self._num_tokens.pop(serial, None)
+        shares: list[RowShare] = []
+        serials: list[int] = []
+        sampled: list[list[int]] = []
+        num_resumed = 0
+        counts = _DraftCounts(0 if self._drafting is None else self._drafting.num_speculative_tokens)
+        for row in plan.rows:
+            if row.new is not None:
+                num_resumed += self._join(row)
+            serial, end = row.serial, row.num_computed_tokens + row.num_scheduled_tokens
+            num_tokens, num_drafts = self._num_tokens[serial], len(row.draft_token_ids)
+            serials.append(serial)
+            if end < num_tokens + num_drafts:
+                sampled.append([])
+                shares.append(RowShare(row.num_computed_tokens, row.num_scheduled_tokens, 0))
+                continue
+            if not num_drafts:
+                sampled.append([self._token(serial, num_tokens)])
+                self._num_tokens[serial] = num_tokens + 1
+                shares.append(RowShare(row.num_computed_tokens, row.num_scheduled_tokens, 1))
+                continue
+            num_accepted = self._num_accepted(row, num_tokens, counts)
+            sampled.append([self._token(serial, num_tokens + place) for place in range(num_accepted + 1)])
+            self._num_tokens[serial] = num_tokens + num_accepted + 1
+            shares.append(RowShare(row.num_computed_tokens, row.num_scheduled_tokens, 1 + num_drafts))
+        composition = StepComposition.of(shares)
+        self._clock.advance(self._cost_model.step_ns(composition) + (self._drafting.draft_ns if self._drafting else 0))
+        self.last = StepRun(composition, num_resumed, tuple(counts.drafted), tuple(counts.accepted))
+        drafts = (
+            None
+            if self._drafting is None
+            else [self._drafts(serial) if token_ids else [] for serial, token_ids in zip(serials, sampled, strict=True)]
+        )
+        return ModelRunnerOutput(step=plan.step, serials=serials, sampled_token_ids=sampled, draft_token_ids=drafts)
+
+    def shutdown(self) -> None:
+        """Nothing to give back."""
+
+    def finished(self, serial: int) -> None:
+        """A request has ended: nothing of it is kept."""
+        self._seen.discard(serial)
+        self._ends.pop(serial, None)
+
+    def _join(self, row: ScheduledRow) -> bool:
+        """A request enters the batch. Returns whether it has been there before."""
+        assert row.new is not None
+        self._num_tokens[row.serial] = len(row.new.token_ids)
+        if row.serial in self._seen:
+            return True
+        self._seen.add(row.serial)
+        if self._drafting is not None and row.new.sampling_params.max_tokens is not None:
+            self._ends[row.serial] = row.new.num_prompt_tokens + row.new.sampling_params.max_tokens
+        return False
+
+    def _token(self, serial: int, position: int) -> int:
+        return (serial * 40_503 + position * 25_173) % self._vocab_size
+
+    def _num_accepted(self, row: ScheduledRow, num_tokens: int, counts: _DraftCounts) -> int:
+        accepted = 0
+        for place, token_id in enumerate(row.draft_token_ids):
+            counts.drafted[place] += 1
+            if accepted == place and token_id == self._token(row.serial, num_tokens + place):
+                counts.accepted[place] += 1
+                accepted += 1
+        return accepted
+
+    def _drafts(self, serial: int) -> list[int]:
+        """As a proposer does, no more than the request's own end leaves room for."""
+        assert self._drafting is not None
+        first = self._num_tokens[serial]
+        left = self._ends.get(serial, first + self._drafting.num_speculative_tokens + 1) - first - 1
+        return [
+            (self._token(serial, position) + (0 if self._drafting.is_right(serial, position) else 1)) % self._vocab_size
+            for position in range(first, first + max(0, min(left, self._drafting.num_speculative_tokens)))
+        ]
+
+
+class _DraftCounts:
+    """Drafts of a step by their place."""
+
+    def __init__(self, num_speculative_tokens: int) -> None:
+        self.drafted = [0] * num_speculative_tokens
+        self.accepted = [0] * num_speculative_tokens
+
+
+def _mixed(*numbers: int) -> float:
+    """A number in [0, 1) that looks random and is the same for the same numbers (SplitMix64's finalizer)."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state / (1 << 64)
