@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TypeVar
 
-from engine.core.messages import GrammarBitmask, ModelRunnerOutput, SchedulerOutput
+from engine.core.messages import EngineCoreRequest, GrammarBitmask, ModelRunnerOutput, SchedulerOutput
 from engine.core.seams import AutomatonSteps
 from engine.errors import ForwardError, TraceError
 from engine.sampling_params import GrammarSpec
@@ -15,6 +15,7 @@ from engine.trace.events import (
     GrammarAdvanced,
     KVTransferFinished,
     KVTransferMatched,
+    RequestAdded,
     SpecProbs,
     SpecProposed,
     StepOutput,
@@ -22,6 +23,25 @@ from engine.trace.events import (
 from engine.trace.file import Trace
 
 _Answer = TypeVar("_Answer", KVTransferMatched, KVTransferFinished)
+
+
+def recorded_request(event: RequestAdded) -> EngineCoreRequest:
+    """The request that an event says was added."""
+    return EngineCoreRequest(
+        request_id=event.request_id,
+        prompt_token_ids=event.prompt_token_ids,
+        sampling_params=event.sampling_params,
+        eos_token_ids=event.eos_token_ids,
+        priority=event.priority,
+        cache_salt=event.cache_salt,
+        lora_request=event.lora_request,
+        mm_features=event.mm_features,
+        grammar=event.grammar,
+        parent_id=event.parent_id,
+        child_index=event.child_index,
+        # The core asks only whether there are any.
+        prompt_embeds=event.has_prompt_embeds or None,
+    )
 
 
 class AnswersEnd(TraceError):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from engine.core.engine_core import EngineCore
-from engine.core.messages import EngineCoreRequest, ForwardFailure
+from engine.core.messages import ForwardFailure
 from engine.core.seams import GrammarBackend
 from engine.errors import ForwardError, OrreryError
 from engine.trace.events import (
@@ -36,7 +36,13 @@ from engine.trace.events import (
     StepOutput,
 )
 from engine.trace.file import Trace
-from sim.recorded import AnswersEnd, RecordedExecutor, RecordedGrammarBackend, RecordedKVConnector
+from sim.recorded import (
+    AnswersEnd,
+    RecordedExecutor,
+    RecordedGrammarBackend,
+    RecordedKVConnector,
+    recorded_request,
+)
 
 _NOT_COMPARED = frozenset({"seq", "ts"})
 
@@ -225,23 +231,7 @@ class Replay:
         return None
 
     def _add(self, event: RequestAdded) -> str | None:
-        serial = self.core.add(
-            EngineCoreRequest(
-                request_id=event.request_id,
-                prompt_token_ids=event.prompt_token_ids,
-                sampling_params=event.sampling_params,
-                eos_token_ids=event.eos_token_ids,
-                priority=event.priority,
-                cache_salt=event.cache_salt,
-                lora_request=event.lora_request,
-                mm_features=event.mm_features,
-                grammar=event.grammar,
-                parent_id=event.parent_id,
-                child_index=event.child_index,
-                # The core asks only whether there are any.
-                prompt_embeds=event.has_prompt_embeds or None,
-            )
-        )
+        serial = self.core.add(recorded_request(event))
         self._ids[serial] = event.request_id
         return None if serial == event.request else f"it is request {serial} in the order of arrival"
 
