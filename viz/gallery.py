@@ -54,6 +54,36 @@ GALLERY = (
         "No block is free, so the request that came last gives all of its back, and is computed again later.",
         step=21,
     ),
+    Situation(
+        "head-of-line",
+        "A long prompt holds up the line",
+        "Without chunking, one prompt fills the whole budget of a step: the one behind it has to wait.",
+        step=4,
+    ),
+    Situation(
+        "fsm-choice",
+        "A choice of two words",
+        "Only Positive or Negative may be said: an automaton masks every token that would lead anywhere else.",
+        step=1,
+    ),
+    Situation(
+        "json-schema",
+        "JSON that fits a schema",
+        "The output is JSON by a schema: the grammar allows the braces and keys, the model chooses the values.",
+        step=9,
+    ),
+    Situation(
+        "spec-ngram",
+        "Drafts found in the prompt",
+        "The last tokens stood there before: what followed them then is proposed, and judged in one step.",
+        step=13,
+    ),
+    Situation(
+        "spec-draft",
+        "A small model drafts",
+        "A smaller model guesses three tokens; the large one accepts them from the left until one is rejected.",
+        step=4,
+    ),
 )
 
 DEFAULT = "prefix-hit"

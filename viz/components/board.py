@@ -27,7 +27,7 @@ _HTML = (
 _mount = st.components.v2.component(
     "orrery.board",
     html=_HTML,
-    css=request_css() + (_HERE / "board.css").read_text(encoding="utf-8"),
+    css=request_css() + "".join((_HERE / f"{name}.css").read_text(encoding="utf-8") for name in ("board", "charts")),
     js=(_HERE / "board.js").read_text(encoding="utf-8"),
 )
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import GuidedDecodingParams, SamplingParams
 from viz.gallery import GALLERY
 from viz.live import Arrival, Recipe, run
 
@@ -24,11 +24,24 @@ _STORM = "One night the wind grew strong and the rain beat on the windows."
 _BOAT = "In the morning a little boat came in with the tide, and in it sat a girl."
 _MOON = '"Where does the moon go in the morning?" asked Max.'
 _CLOCK = "The old clock in the tower had stopped, and nobody in Copperhill knew why."
+_GIRL = {
+    "type": "object",
+    "properties": {"age": {"enum": [7, 8, 9]}, "happy": {"type": "boolean"}},
+    "required": ["age", "happy"],
+    "additionalProperties": False,
+}
 _BAKER = "The baker had a cat, a donkey and a very old clock."
 
 
 def _request(prompt: str, max_tokens: int, after_step: int = 0, temperature: float = 0.5, seed: int = 7) -> Arrival:
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed, ignore_eos=True)
+    return Arrival(prompt=prompt, sampling_params=params, after_step=after_step)
+
+
+def _guided(prompt: str, max_tokens: int, after_step: int = 0, **grammar: Any) -> Arrival:
+    params = SamplingParams(
+        max_tokens=max_tokens, temperature=0.7, seed=11, guided_decoding=GuidedDecodingParams(**grammar)
+    )
     return Arrival(prompt=prompt, sampling_params=params, after_step=after_step)
 
 
@@ -78,6 +91,39 @@ RECIPES = {
         _request(_STORM, 24, after_step=4),
         num_gpu_blocks_override=11,
         max_model_len=128,
+    ),
+    "head-of-line": _recipe(
+        _request(_MOON, 16),
+        _request(f"{_SEA} {_STORM} {_BOAT} {_CLOCK} {_BAKER}", 6, after_step=3),
+        _request(_BAKER, 14, after_step=3),
+        _request(_STORM, 14, after_step=4),
+        max_num_batched_tokens=127,
+    ),
+    "fsm-choice": _recipe(
+        _guided("Max was very happy.", 12, choice=["Positive", "Negative"]),
+        trace_level="full",
+    ),
+    "json-schema": _recipe(
+        _guided(f"{_BOAT} The girl:", 40, json=_GIRL),
+        _request(_BAKER, 12, after_step=2),
+        trace_level="full",
+    ),
+    "spec-ngram": _recipe(
+        _request(f'{_MOON} "I am sure," said Noah. {_MOON}', 24, temperature=0.0),
+        _request(_MOON, 16, after_step=2, temperature=0.0),
+        speculative_config={
+            "method": "ngram",
+            "num_speculative_tokens": 3,
+            "prompt_lookup_min": 1,
+            "prompt_lookup_max": 3,
+        },
+        trace_level="full",
+    ),
+    "spec-draft": _recipe(
+        _request(_BOAT, 22, temperature=0.8),
+        _request(_MOON, 18, after_step=2, temperature=0.8),
+        speculative_config={"method": "draft_model", "model": "orrery-tiny-draft", "num_speculative_tokens": 3},
+        trace_level="full",
     ),
 }
 

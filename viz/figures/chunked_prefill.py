@@ -1,0 +1,100 @@
+"""Steps against tokens: how each step's budget was shared, one colour per request."""
+
+from __future__ import annotations
+
+from engine.trace import events as ev
+from sim.timeline import StepView, Timeline
+from viz.figures.chart import bar, chart, line
+from viz.figures.html import Html, el
+from viz.figures.parts import Selection, chip, count, empty, panel
+from viz.theme import request_class
+
+#: Steps drawn around the current one; more would be thinner than a line.
+STEPS = 60
+#: Chips drawn of the requests in these steps.
+_CHIPS = 24
+
+
+def chunked_prefill(timeline: Timeline, view: StepView, selection: Selection) -> Html:
+    """Draw the steps around the current one as stacked bars beneath the line of the budget."""
+    title, words = "Tokens of each step", "the budget of a step is shared by decodes and pieces of prompts"
+    steps = _around(timeline.steps, view.step)
+    rows = _rows(timeline, steps)
+    if not any(rows.values()):
+        return panel("chunked-prefill", title, words, empty("No step of this trace has computed a token yet."))
+    budget = timeline.header.config.scheduler.max_num_batched_tokens
+    most = max(sum(row.num_scheduled_tokens for row in of_step) for of_step in rows.values())
+    top = budget if 3 * most > budget else most * 1.25
+    width = 100 / len(steps)
+    marks = [part for i, step in enumerate(steps) for part in _stack(rows[step], i * width, width, top, step)]
+    now = el("span", "now", style=bar(steps.index(view.step) * width, width, 0, 100), data_now=view.step)
+    limit = line([(0, 100 * budget / top), (100, 100 * budget / top)], "budget", data_limit=budget)
+    ticks = [(0.0, "0"), (50.0, f"{top / 2:.0f}"), (100.0, f"{top:.0f}")]
+    serials = list(dict.fromkeys(row.request for of_step in rows.values() for row in of_step))
+    return panel(
+        "chunked-prefill",
+        title,
+        words,
+        chart("step", "tokens", ticks, (f"step {steps[0]}", f"step {steps[-1]}"), now, *marks, limit),
+        el("p", "more", _budget_words(budget, top)),
+        el("div", "chips", *(chip(serial, selected=serial == selection.request) for serial in serials[:_CHIPS])),
+        _chunks(rows, selection),
+        aside="solid: pieces of prompts · faint: decodes",
+    )
+
+
+def _budget_words(budget: int, top: float) -> str:
+    where = "the line at the top" if top == budget else "far above what any of these steps used"
+    return f"max_num_batched_tokens = {budget:,}: {where}"
+
+
+def _around(steps: list[int], step: int) -> list[int]:
+    first = max(0, min(steps.index(step) - STEPS // 2, len(steps) - STEPS))
+    return steps[first : first + STEPS]
+
+
+def _rows(timeline: Timeline, steps: list[int]) -> dict[int, list[ev.ScheduleRequest]]:
+    return {step: list(rows_of(timeline.step(step)).values()) for step in steps}
+
+
+def rows_of(view: StepView) -> dict[int, ev.ScheduleRequest]:
+    """Rows of a step by serial, without those that a preemption took back."""
+    rows: dict[int, ev.ScheduleRequest] = {}
+    for event in view.events:
+        if isinstance(event, ev.ScheduleRequest):
+            rows[event.request] = event
+        elif isinstance(event, ev.SchedulePreempted):
+            rows.pop(event.victim, None)
+    return rows
+
+
+def _stack(rows: list[ev.ScheduleRequest], left: float, width: float, top: float, step: int) -> list[Html]:
+    bottom, parts = 0.0, []
+    for row in rows:
+        height = 100 * row.num_scheduled_tokens / top
+        parts.append(
+            el(
+                "button",
+                f"share {row.phase} {request_class(row.request)}",
+                style=bar(left + width * 0.1, width * 0.8, bottom, height),
+                data_act=f"step:{step}",
+                data_share=row.request,
+                data_step_of=step,
+                data_tokens=row.num_scheduled_tokens,
+                data_tip=f"step {step}: r{row.request} {row.phase}, {count(row.num_scheduled_tokens, 'token')}",
+            )
+        )
+        bottom += height
+    return parts
+
+
+def _chunks(rows: dict[int, list[ev.ScheduleRequest]], selection: Selection) -> Html | None:
+    pieces = [
+        row.num_scheduled_tokens
+        for of_step in rows.values()
+        for row in of_step
+        if row.request == selection.request and row.phase == "prefill"
+    ]
+    if len(pieces) < 2:
+        return None
+    return el("p", "more", f"r{selection.request} is computed in {len(pieces)} pieces: {' + '.join(map(str, pieces))}")
