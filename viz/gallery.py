@@ -64,7 +64,7 @@ GALLERY = (
         "fsm-choice",
         "A choice of two words",
         "Only Positive or Negative may be said: an automaton masks every token that would lead anywhere else.",
-        step=1,
+        step=2,
     ),
     Situation(
         "json-schema",

@@ -244,6 +244,8 @@ def test_a_free_block_is_empty_or_still_cached_and_the_queue_holds_both() -> Non
 def test_forward_pass_draws_the_super_sequence(views: list[StepView]) -> None:
     for view in views:
         drawn, forward = Drawn(forward_pass(view, Selection(view="forward"))), view.forward
+        if not view.plan.rows:
+            continue
         assert forward is not None
         assert drawn.numbers("data_segment") == forward.requests
         assert sum(drawn.numbers("data_tokens")) == len(forward.input_ids)
@@ -254,6 +256,8 @@ def test_forward_pass_draws_the_super_sequence(views: list[StepView]) -> None:
 def test_slots_written_in_this_step_are_solid(views: list[StepView]) -> None:
     for view in views:
         drawn, forward = Drawn(forward_pass(view, Selection(view="forward"))), view.forward
+        if not view.plan.rows:
+            continue
         assert forward is not None
         solid = sorted(
             int(e["data-slot"])
@@ -267,6 +271,8 @@ def test_plan_and_block_tables_give_the_recorded_tensors(timeline: Timeline) -> 
     """A trace of level control draws the same picture as one of level forward."""
     for number in timeline.steps:
         recorded, planned = timeline.step(number), timeline.step(number)
+        if not recorded.plan.rows:
+            continue
         assert recorded.forward is not None
         planned.forward = None
         assert super_sequence(planned) == super_sequence(recorded)

@@ -28,7 +28,7 @@ def chunked_prefill(timeline: Timeline, view: StepView, selection: Selection) ->
     width = 100 / len(steps)
     marks = [part for i, step in enumerate(steps) for part in _stack(rows[step], i * width, width, top, step)]
     now = el("span", "now", style=bar(steps.index(view.step) * width, width, 0, 100), data_now=view.step)
-    limit = line([(0, 100 * budget / top), (100, 100 * budget / top)], "budget", data_limit=budget)
+    limit = line([(0, 100 * budget / top), (100, 100 * budget / top)], "limit", data_limit=budget)
     ticks = [(0.0, "0"), (50.0, f"{top / 2:.0f}"), (100.0, f"{top:.0f}")]
     serials = list(dict.fromkeys(row.request for of_step in rows.values() for row in of_step))
     return panel(

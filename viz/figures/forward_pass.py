@@ -252,7 +252,7 @@ def _distributions(logits: ev.ForwardLogits, state: State, selection: Selection)
     rows = zip(logits.requests, logits.top_token_ids, logits.top_probs, logits.sampled_token_ids, strict=True)
     drawn = [_distribution(*row, state, selection) for row in list(rows)[:24]]
     title = label(join(["next token ", el("em", "", "the likeliest ones, and the one that was taken")]))
-    return el("div", "next-tokens", title, el("div", "distributions", *drawn), data_sampled=len(logits.requests))
+    return el("div", "next-tokens", title, el("div", "distributions", *drawn), data_sampled=len(set(logits.requests)))
 
 
 def _distribution(
