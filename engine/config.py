@@ -161,7 +161,13 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     prompt_lookup_match: Annotated[
         Literal["first", "last"], Meta(description="ngram: which earlier place wins, of those that match the longest")
     ] = "first"
-    model: Annotated[str | None, Meta(description="draft_model: name or folder of the drafter")] = None
+    model: Annotated[
+        str | None,
+        Meta(
+            description="draft_model: name or folder of the drafter; medusa, eagle: of the heads, null: those that go "
+            "by the model's name, such as orrery-tiny-eagle"
+        ),
+    ] = None
     num_draft_layers: Annotated[
         int | None, Meta(description="draft_model: it runs its first layers only, so many; null: all of them")
     ] = None

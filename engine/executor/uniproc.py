@@ -10,7 +10,6 @@ from engine.errors import ForwardError
 from engine.models.store import resolve_model
 from engine.sample.logits_processors import LogitsProcessor
 from engine.trace.recorder import Recorder
-from engine.worker.drafter import require_known_method
 from engine.worker.worker import Worker
 
 
@@ -22,12 +21,10 @@ class UniProcExecutor:
         logits_processors: custom ones.
 
     Raises:
-        ConfigError: speculative decoding by a method that the worker has no drafter for.
         ModelError: there is no such model.
     """
 
     def __init__(self, config: EngineConfig, logits_processors: Sequence[LogitsProcessor] = ()) -> None:
-        require_known_method(config.speculative)
         needs_weights = config.model.load_format != "dummy"
         self.model_path = resolve_model(config.model.model, needs_weights=needs_weights)
         self._worker = Worker(config, self.model_path, logits_processors)

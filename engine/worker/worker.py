@@ -15,8 +15,6 @@ from engine.core.kv_cache.block_hash import none_hash_for
 from engine.models.architecture import read_architecture
 from engine.models.causal_lm import CausalLM
 from engine.sample.logits_processors import LogitsProcessor
-from engine.spec_decode.draft_model import DraftModelProposer
-from engine.spec_decode.ngram_proposer import NgramProposer
 from engine.spec_decode.proposer import Proposer
 from engine.trace.events import (
     DeviceInitialized,
@@ -30,12 +28,12 @@ from engine.trace.recorder import Recorder
 from engine.worker.cpu_threads import size_threads
 from engine.worker.cuda_graphs import CudaGraphRecorder, DecodeGraphs
 from engine.worker.dispatch import capture_sizes
-from engine.worker.drafter import load_draft_model
+from engine.worker.drafter import LoadedDrafter, Target, load_drafter
 from engine.worker.input_batch import InputBatch
 from engine.worker.input_buffers import InputBuffers, stay_on_host
 from engine.worker.kv_cache import CacheShape, bind_kv_cache, cache_budget, resolve_num_blocks
 from engine.worker.layer_groups import group_layers
-from engine.worker.load_decoder import LoadedDecoder, load_decoder
+from engine.worker.load_decoder import load_decoder
 from engine.worker.memory import device_memory, device_name
 from engine.worker.model_runner import ModelRunner
 from engine.worker.placement import (
@@ -66,7 +64,7 @@ class Worker:
         self.decoder: CausalLM
         self.backend: AttentionBackend[Any]
         self.runner: ModelRunner
-        self._draft_model: LoadedDecoder | None = None
+        self._loaded_drafter: LoadedDrafter | None = None
         self.max_model_len: int
         self.startup: list[Event] = []
         """How it came to be ready, for whoever records later."""
@@ -113,11 +111,9 @@ class Worker:
         self.max_model_len = resolve_max_model_len(self.config.model.max_model_len, architecture)
         loaded = load_decoder(architecture, self.model_path, self.config, dtype, self.device, self.max_model_len)
         self.decoder, self.backend, num_parameters = loaded
-        speculative = self.config.speculative
-        if speculative is not None and speculative.method == "draft_model":
-            self._draft_model = load_draft_model(
-                speculative, architecture, self.config, dtype, self.device, self.max_model_len
-            )
+        if self.config.speculative is not None:
+            target = Target(self.decoder, self.backend, self.config, self.max_model_len)
+            self._loaded_drafter = load_drafter(self.config.speculative, target)
         self.startup.append(
             ModelLoaded(
                 num_parameters=num_parameters,
@@ -147,7 +143,7 @@ class Worker:
         Raises:
             ConfigError: the blocks asked for do not fit, or do not hold one request of max_model_len tokens.
         """
-        drafter = None if self._draft_model is None else self._draft_model.decoder
+        drafter = None if self._loaded_drafter is None else self._loaded_drafter.decoder
         shape = CacheShape.of(self.decoder, self.config.cache.block_size, drafter)
         sizes = self._capture_sizes()
         buffers = self._input_buffers(shape, sizes)
@@ -186,19 +182,17 @@ class Worker:
         return kv_cache
 
     def _drafter(self, shape: CacheShape, num_blocks: int) -> Proposer | None:
-        """Who drafts, a draft model with its KV cache bound."""
-        speculative = self.config.speculative
-        if speculative is None:
+        """Who drafts, with its KV cache bound if it needs one."""
+        if self._loaded_drafter is None:
             return None
-        if self._draft_model is None:
-            shortest, longest = speculative.prompt_lookup
-            return NgramProposer(shortest, longest, speculative.prompt_lookup_match)
-        assert shape.drafter is not None
-        decoder, backend, _ = self._draft_model
+        decoder, backend, proposer = self._loaded_drafter
+        if decoder is None:
+            return proposer(stay_on_host)
+        assert shape.drafter is not None and backend is not None
         bind_kv_cache(decoder, shape.drafter, num_blocks, backend)
         # Beside the tokens of a step it runs the one that each request has got.
         buffers = self._input_buffers(shape, (), more_tokens=self.config.scheduler.max_num_seqs)
-        return DraftModelProposer(decoder, backend, stay_on_host if buffers is None else buffers.place)
+        return proposer(stay_on_host if buffers is None else buffers.place)
 
     def _batch(self, shape: CacheShape) -> InputBatch:
         architecture = self.decoder.architecture

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.config import EngineConfig, SpeculativeConfig
-from engine.errors import ConfigError
+from engine.errors import ConfigError, ModelError, OrreryError
 from engine.llm import LLM
 from tests.models.random_models import save_random_model
 
@@ -83,3 +83,28 @@ def test_a_window_in_either_model_is_refused(tmp_path: Any) -> None:
     config = {"method": "draft_model", "model": str(tmp_path), "num_speculative_tokens": 3}
     with pytest.raises(ConfigError, match="needs two models of full attention"):
         LLM("orrery-tiny", max_model_len=200, speculative_config=config)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"method": "medusa", "num_speculative_tokens": 9}, "num_speculative_tokens must be at most 4, the number of"),
+        (
+            {"method": "eagle", "model": "orrery-tiny-medusa"},
+            "must hold a draft head of architecture EagleHead, got Med",
+        ),
+        ({"method": "medusa", "model": "orrery-tiny-draft"}, "must hold a draft head of architecture MedusaHead, got"),
+        ({"method": "eagle", "model": "no-such-head"}, "There is no model 'no-such-head'"),
+    ],
+    ids=str,
+)
+def test_heads_must_fit(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(OrreryError, match=sentence):
+        LLM("orrery-tiny", max_model_len=200, speculative_config={"num_speculative_tokens": 2, **options})
+
+
+def test_a_head_of_another_model_is_refused(tmp_path: Any) -> None:
+    save_random_model(tmp_path, "llama", vocab_size=2048)
+    config = {"method": "eagle", "model": "orrery-tiny-eagle", "num_speculative_tokens": 2}
+    with pytest.raises(ModelError, match=r"The draft head in .* is made for orrery-tiny: its hidden_size is"):
+        LLM(str(tmp_path), max_model_len=200, speculative_config=config)

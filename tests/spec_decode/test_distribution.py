@@ -146,8 +146,10 @@ def test_wrong_rules_are_told(tables: tuple[Tensor, Tensor], rule: Rule, certain
     [
         {"method": "draft_model", "model": "orrery-tiny-draft", "num_speculative_tokens": 2},
         {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_min": 1, "prompt_lookup_max": 1},
+        {"method": "eagle", "num_speculative_tokens": 2},
+        {"method": "medusa", "num_speculative_tokens": 2},
     ],
-    ids=["draft model", "n-gram"],
+    ids=["draft model", "n-gram", "eagle", "medusa"],
 )
 def test_the_whole_engine_says_what_it_says_without_drafts(config: dict[str, object]) -> None:
     """Texts of three tokens, of four that are allowed, two of which the prompt has before."""

@@ -30,7 +30,17 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3,
 LAST_MATCH = {**NGRAM, "prompt_lookup_match": "last", "num_speculative_tokens": 5}
 DRAFT_MODEL = {"method": "draft_model", "model": "orrery-tiny-draft", "num_speculative_tokens": 3}
 EARLY_EXIT = {"method": "draft_model", "model": "orrery-tiny", "num_draft_layers": 2, "num_speculative_tokens": 2}
-METHODS = {"n-gram": NGRAM, "last match": LAST_MATCH, "draft model": DRAFT_MODEL, "early exit": EARLY_EXIT}
+EAGLE = {"method": "eagle", "num_speculative_tokens": 3}
+MEDUSA = {"method": "medusa", "model": "orrery-tiny-medusa", "num_speculative_tokens": 3}
+METHODS = {
+    "n-gram": NGRAM,
+    "last match": LAST_MATCH,
+    "draft model": DRAFT_MODEL,
+    "early exit": EARLY_EXIT,
+    "eagle": EAGLE,
+    "medusa": MEDUSA,
+}
+KINDS = {name: METHODS[name] for name in ("n-gram", "draft model", "eagle", "medusa")}
 SUN_OR_MOON = GuidedDecodingParams(regex="(the moon |the sun ){2,12}end")
 
 
@@ -80,7 +90,15 @@ def test_fifty_prompts(tmp_path: Path, config: dict[str, Any]) -> None:
     assert len(drafts.of(ev.StepScheduled)) < len(plain.of(ev.StepScheduled))
 
 
-@pytest.mark.parametrize("config", [NGRAM, DRAFT_MODEL], ids=["n-gram", "draft model"])
+@pytest.mark.parametrize(("config", "least"), [(EAGLE, 0.75), (MEDUSA, 0.6)], ids=["eagle", "medusa"])
+def test_trained_heads_are_right_most_of_the_time(tmp_path: Path, config: dict[str, Any], least: float) -> None:
+    """Behind a state or a token that is off by one place they would hardly ever be."""
+    drafts = run(tmp_path, PROMPTS[:20], SamplingParams(temperature=0, max_tokens=40), config)
+    metrics = MetricsCollector.of_events(drafts.trace.header.kv_cache, drafts.trace.events)
+    assert metrics.accepted[0] > least * metrics.drafted[0]
+
+
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 def test_in_a_small_pool_with_chunks_and_shared_prefixes(tmp_path: Path, config: dict[str, Any]) -> None:
     params = SamplingParams(temperature=0, max_tokens=40)
     tight: dict[str, Any] = {
@@ -98,7 +116,7 @@ def test_in_a_small_pool_with_chunks_and_shared_prefixes(tmp_path: Path, config:
     assert any(row.truncated_by == "token_budget" for row in drafts.of(ev.ScheduleRequest))
 
 
-@pytest.mark.parametrize("config", [NGRAM, DRAFT_MODEL], ids=["n-gram", "draft model"])
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize(
     "params",
     [
@@ -133,7 +151,7 @@ def test_log_probabilities_are_those_of_plain_decoding(tmp_path: Path) -> None:
         assert with_.prompt_logprobs == without.prompt_logprobs
 
 
-@pytest.mark.parametrize("config", [NGRAM, DRAFT_MODEL], ids=["n-gram", "draft model"])
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 def test_drafts_are_cut_to_what_is_left(tmp_path: Path, config: dict[str, Any]) -> None:
     prompts = PROMPTS[30:50]
     params = [SamplingParams(temperature=0, max_tokens=1 + number % 7, ignore_eos=True) for number in range(20)]
@@ -226,7 +244,7 @@ def test_a_seeded_request_repeats_itself(tmp_path: Path) -> None:
         first.require_verdicts()
 
 
-@pytest.mark.parametrize("config", [NGRAM, DRAFT_MODEL], ids=["n-gram", "draft model"])
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 def test_sampled_output_keeps_to_its_grammar(tmp_path: Path, config: dict[str, Any]) -> None:
     params = [
         SamplingParams(temperature=1.0, seed=seed, max_tokens=48, guided_decoding=SUN_OR_MOON) for seed in range(20)

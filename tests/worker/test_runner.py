@@ -11,7 +11,7 @@ import transformers
 
 from engine.config import EngineConfig, KVCacheConfig, ModelFacts
 from engine.core.messages import ModelRunnerOutput, NewRequestData, ScheduledRow, SchedulerOutput
-from engine.errors import ConfigError, ForwardError
+from engine.errors import ForwardError
 from engine.executor.uniproc import UniProcExecutor
 from engine.sampling_params import SamplingParams
 from engine.trace.events import (
@@ -331,9 +331,3 @@ def test_a_trace_begins_with_how_the_worker_came_to_be_ready(random_llama: Rando
     assert cache.num_gpu_blocks == script.kv_cache.num_gpu_blocks
     assert cache.num_bytes == cache.num_gpu_blocks * script.kv_cache.groups[0].block_bytes <= cache.budget_bytes
     assert min(each.duration_ns for each in (device, model, profiled, cache)) > 0
-
-
-def test_what_the_worker_cannot_do_is_refused(random_llama: RandomModel) -> None:
-    speculative = {"method": "medusa", "num_speculative_tokens": 3}
-    with pytest.raises(ConfigError, match="There is no drafter for the method medusa: use ngram or draft_model"):
-        UniProcExecutor(EngineConfig.from_args(str(random_llama[0]), speculative_config=speculative))
