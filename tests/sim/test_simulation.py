@@ -45,7 +45,7 @@ def simulated(
 
 
 CROWDED = "synthetic:rate=60,num=60,input=uniform:50:600,output=uniform:5:200,prefix=160,groups=3"
-TIGHT = {"num_gpu_blocks_override": 600, "max_num_batched_tokens": 512, "max_num_seqs": 32}
+TIGHT: dict[str, Any] = {"num_gpu_blocks_override": 600, "max_num_batched_tokens": 512, "max_num_seqs": 32}
 
 
 def test_a_simulation_is_a_run_like_any_other(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_figures_are_those_of_the_trace(tmp_path: Path) -> None:
 
 def test_drafts_are_right_as_often_as_they_should_be(tmp_path: Path) -> None:
     drafting = DraftingModel(num_speculative_tokens=3, acceptance_rate=0.7)
-    engine_args = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+    engine_args: dict[str, Any] = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
     summary = simulated("synthetic:num=60,output=120", tmp_path / "a.jsonl", drafting, **engine_args)
     assert summary.completed == 60 and summary.total_output_tokens == 60 * 120
     first = summary.accepted_at_position[0] / summary.num_drafts
