@@ -28,8 +28,16 @@ class _Open:
         self.rows: list[RowShare] = []
         self.num_padded_tokens = 0
         self.was_executed = False
-        self.work_is_left = False
-        """Whether requests are unfinished when it ends."""
+
+    def feed(self, event: ev.Event) -> None:
+        if isinstance(event, ev.ScheduleRequest):
+            self.rows.append(_share(event))
+        elif isinstance(event, ev.StepExecuted):
+            self.num_padded_tokens = event.num_padded_tokens
+        elif isinstance(event, ev.StepOutput):
+            self.was_executed = True
+        if event.step == self.step:
+            self.last = event.ts
 
     def closed_at(self, end: int) -> Iterator[RecordedStep]:
         if self.rows and self.was_executed:
@@ -46,26 +54,20 @@ def recorded_steps(events: Iterable[ev.Event]) -> Iterator[RecordedStep]:
     unfinished = 0
     step: _Open | None = None
     for event in events:
+        if step is not None and step.was_executed and not unfinished and event.kind is ev.EventClass.INPUT:
+            # The engine was idle until now, which may have been long.
+            yield from step.closed_at(step.last)
+            step = None
         if isinstance(event, ev.ScheduleCalled):
             if step is not None:
-                yield from step.closed_at(event.ts if step.work_is_left else step.last)
+                yield from step.closed_at(event.ts)
             step = _Open(event.step, event.ts)
         elif isinstance(event, ev.RequestAdded):
             unfinished += 1
-            continue
         elif isinstance(event, ev.RequestFinished):
             unfinished -= 1
-        if step is None:
-            continue
-        if isinstance(event, ev.ScheduleRequest):
-            step.rows.append(_share(event))
-        elif isinstance(event, ev.StepExecuted):
-            step.num_padded_tokens = event.num_padded_tokens
-        elif isinstance(event, ev.StepOutput):
-            step.was_executed = True
-        if event.step == step.step:
-            step.last = event.ts
-            step.work_is_left = unfinished > 0
+        if step is not None:
+            step.feed(event)
     if step is not None:
         yield from step.closed_at(step.last)
 

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from engine.cli import main
-from engine.config import KVCacheConfig, KVCacheGroup, ModelFacts
+from engine.config import EngineConfig, KVCacheConfig, KVCacheGroup, ModelFacts
 from engine.errors import ConfigError, TraceError
 from engine.trace.file import read_trace
+from engine.trace.recorder import Recorder
+from engine.workload import open_workload
 from sim.calibrate_cli import calibrate_from
 from sim.cost_model.calibrated import TERMS, CalibratedModel, fit
 from sim.cost_model.composition import RowShare, StepComposition
@@ -19,6 +21,8 @@ from sim.cost_model.device_file import find_device, write_device
 from sim.cost_model.devices import DEVICES
 from sim.cost_model.least_squares import non_negative_least_squares
 from sim.cost_model.recorded_steps import RecordedStep, recorded_steps
+from sim.scenario import Scenario
+from sim.simulation import Simulation
 
 MODEL = ModelFacts(
     name="m",
@@ -84,6 +88,19 @@ def test_steps_are_read_from_a_real_trace() -> None:
     assert {step.composition.phase for step in steps} == {"prefill", "mixed", "decode"}
     for step, event in zip(steps, executed, strict=True):
         assert step.duration_ns > event.prepare_ns + event.forward_ns + event.sample_ns  # type: ignore[attr-defined]
+
+
+def test_a_step_ends_with_the_next_and_never_holds_the_time_in_which_the_engine_was_idle(tmp_path: Path) -> None:
+    known = CalibratedModel(4, (1e6, 0.0, 5e5, 1e5, 500.0, 30.0))
+    config = EngineConfig.from_args("m", max_num_batched_tokens=64, max_num_seqs=4)
+    setting = Scenario(config, MODEL, KV_CACHE, known, "test")
+    path = tmp_path / "run.jsonl"
+    simulation = Simulation(setting, trace=lambda clock: Recorder.to_file(path, setting.header, clock=clock))
+    simulation.run(open_workload("synthetic:num=40,rate=10,input=100,output=uniform:1:9", random.Random(0)))
+    steps = list(recorded_steps(read_trace(path).events))
+    assert [step.duration_ns for step in steps] == [known.step_ns(step.composition) for step in steps]
+    busy_ns = sum(step.duration_ns for step in steps)
+    assert simulation.num_steps == len(steps) and simulation.clock.now_ns > 1.2 * busy_ns  # it was idle now and then
 
 
 def test_too_few_steps_are_refused() -> None:
