@@ -45,4 +45,5 @@ class Verdicts(NamedTuple):
     draft_probs: Tensor
     """[num_drafts] float32: the drafter's."""
     uniforms: Tensor
-    """[num_drafts] float32: a draft is acceptable if uniform × draft prob < target prob."""
+    """[num_drafts] float32: a draft is acceptable if uniform × draft prob < target prob; 0 for a greedy request, which
+    draws none."""

@@ -52,14 +52,17 @@ def rejection_sample_reference(target_logits: Tensor, drafts: Drafts) -> Verdict
     rows = place + of_request
     place = place - drafts.start_loc[of_request]
 
-    target_probs = _probs_of_drafts(target_logits[rows], drafts.token_ids, drafts.greedy[of_request])
+    target_probs = _probs_of_drafts(target_logits, rows, drafts.token_ids, drafts.greedy[of_request])
     draft_probs = drafts.own_probs()
-    uniforms = uniform_at(
-        drafts.seeds[of_request],
-        drafts.positions[of_request] + place,
-        Stream.ACCEPT,
-        drafts.token_ids[:, None],
-    ).squeeze(1)
+    uniforms = torch.zeros_like(target_probs)
+    random = torch.nonzero(~drafts.greedy[of_request]).flatten()
+    if random.numel():
+        uniforms[random] = uniform_at(
+            drafts.seeds[of_request[random]],
+            (drafts.positions[of_request] + place)[random],
+            Stream.ACCEPT,
+            drafts.token_ids[random, None],
+        ).squeeze(1)
     acceptable = torch.zeros(num_requests, drafts.most, dtype=torch.int64, device=target_logits.device)
     acceptable[of_request, place] = (uniforms * draft_probs < target_probs).long()
     num_accepted = acceptable.cumprod(dim=1).sum(dim=1)
@@ -72,12 +75,13 @@ def rejection_sample_reference(target_logits: Tensor, drafts: Drafts) -> Verdict
     return Verdicts(token_ids, num_accepted, target_probs, draft_probs, uniforms)
 
 
-def _probs_of_drafts(logits: Tensor, token_ids: Tensor, greedy: Tensor) -> Tensor:
-    """[drafts]: what `target_distribution` says of one token per row, without the distributions of greedy rows."""
-    probs = (argmax(logits) == token_ids).to(logits.dtype)
+def _probs_of_drafts(logits: Tensor, rows: Tensor, token_ids: Tensor, greedy: Tensor) -> Tensor:
+    """[drafts]: what `target_distribution` says of one token in each of these rows, without the distributions of greedy
+    ones."""
+    probs = (argmax(logits)[rows] == token_ids).to(logits.dtype)
     random = torch.nonzero(~greedy).flatten()
     if random.numel():
-        distributions = torch.softmax(logits[random], dim=-1)
+        distributions = torch.softmax(logits[rows[random]], dim=-1)
         probs[random] = distributions.gather(1, token_ids[random, None]).squeeze(1)
     return probs
 

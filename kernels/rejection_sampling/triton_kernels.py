@@ -155,7 +155,7 @@ def _verdict_kernel(
             prob = (token == tl.load(largest_token + row * splits + block)).to(tl.float32)
         else:
             prob = tl.exp(tl.load(logits + row * logits_stride + token) - value) / below
-        chance = uniform_of_token(seed, position + draft - first, STREAM, token)
+        chance = tl.where(is_greedy, 0.0, uniform_of_token(seed, position + draft - first, STREAM, token))
         tl.store(target_probs + draft, prob)
         tl.store(uniforms + draft, chance)
         # None is accepted behind a rejection.
