@@ -171,6 +171,10 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     num_draft_layers: Annotated[
         int | None, Meta(description="draft_model: it runs its first layers only, so many; null: all of them")
     ] = None
+    disable_by_batch_size: Annotated[
+        int | None,
+        Meta(description="with more running requests than this, no drafts are asked for; null: whatever runs"),
+    ] = 16
 
     def __post_init__(self) -> None:
         _at_least("num_speculative_tokens", self.num_speculative_tokens, 1)
@@ -187,6 +191,8 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             raise ConfigError("The method draft_model needs a model that drafts: name it as model.")
         if self.num_draft_layers is not None:
             _at_least("num_draft_layers", self.num_draft_layers, 1)
+        if self.disable_by_batch_size is not None:
+            _at_least("disable_by_batch_size", self.disable_by_batch_size, 1)
 
     @property
     def prompt_lookup(self) -> tuple[int, int]:

@@ -102,12 +102,17 @@ class ModeledExecutor:
             self._num_tokens[serial] = num_tokens + num_accepted + 1
             shares.append(RowShare(row.num_computed_tokens, row.num_scheduled_tokens, 1 + num_drafts))
         composition = StepComposition.of(shares)
-        self._clock.advance(self._cost_model.step_ns(composition) + (self._drafting.draft_ns if self._drafting else 0))
+        most_drafts = plan.num_drafts_wanted or [0] * len(serials)
+        draft_ns = self._drafting.draft_ns if self._drafting is not None and any(most_drafts) else 0
+        self._clock.advance(self._cost_model.step_ns(composition) + draft_ns)
         self.last = StepRun(composition, num_resumed, tuple(counts.drafted), tuple(counts.accepted))
         drafts = (
             None
             if self._drafting is None
-            else [self._drafts(serial) if token_ids else [] for serial, token_ids in zip(serials, sampled, strict=True)]
+            else [
+                self._drafts(serial, most) if token_ids else []
+                for serial, token_ids, most in zip(serials, sampled, most_drafts, strict=True)
+            ]
         )
         return ModelRunnerOutput(step=plan.step, serials=serials, sampled_token_ids=sampled, draft_token_ids=drafts)
 
@@ -142,14 +147,14 @@ class ModeledExecutor:
                 accepted += 1
         return accepted
 
-    def _drafts(self, serial: int) -> list[int]:
-        """As a proposer does, no more than the request's own end leaves room for."""
+    def _drafts(self, serial: int, most: int) -> list[int]:
+        """As a proposer does, no more than are wanted, nor than the request's own end leaves room for."""
         assert self._drafting is not None
         first = self._num_tokens[serial]
-        left = self._ends.get(serial, first + self._drafting.num_speculative_tokens + 1) - first - 1
+        left = self._ends.get(serial, first + most + 1) - first - 1
         return [
             (self._token(serial, position) + (0 if self._drafting.is_right(serial, position) else 1)) % self._vocab_size
-            for position in range(first, first + max(0, min(left, self._drafting.num_speculative_tokens)))
+            for position in range(first, first + max(0, min(left, most)))
         ]
 
 

@@ -119,6 +119,8 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     """Serials that left the batch since the last executed step: finished, aborted or preempted."""
     kv_connector_metadata: Any = None
     """What the worker's side of the KV connector must load and store in this step; None without a connector."""
+    num_drafts_wanted: list[int] | None = None
+    """Per row, the most drafts that it may bring along for the next step; None without speculation."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:

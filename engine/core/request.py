@@ -15,6 +15,7 @@ class Request:
 
     __slots__ = (
         "cache_salt",
+        "drafts_from_step",
         "eos_token_ids",
         "grammar",
         "lora_request",
@@ -22,6 +23,7 @@ class Request:
         "mm_features",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_fruitless_verifications",
         "num_output_placeholders",
         "num_placed_tokens",
         "num_preemptions",
@@ -71,6 +73,10 @@ class Request:
         self.num_preemptions = 0
         self.spec_token_ids: list[int] = []
         """Draft tokens proposed for the next step; they may be rejected, so they count as no tokens of the request."""
+        self.num_fruitless_verifications = 0
+        """In a row, up to the last: none of their drafts was accepted."""
+        self.drafts_from_step = 0
+        """The first step after which drafts are wanted again."""
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
 

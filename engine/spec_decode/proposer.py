@@ -23,7 +23,7 @@ class SampledStep(NamedTuple):
     num_sampled: NDArray[np.int64]
     """[num_requests]: tokens that each request got; 0 in the middle of its prompt."""
     num_wanted: NDArray[np.int64]
-    """[num_requests]: most drafts that each may bring along; 0 for one that got no token, or is near its end."""
+    """[num_requests]: most drafts that each may bring along; 0 for one without a token, near its end, or pausing."""
 
 
 class Proposals(NamedTuple):
@@ -49,11 +49,12 @@ class Proposer(Protocol):
 
 
 def num_wanted_drafts(
-    batch: InputBatch, rows: NDArray[np.int64], num_sampled: NDArray[np.int64], num_speculative_tokens: int
+    batch: InputBatch, rows: NDArray[np.int64], num_sampled: NDArray[np.int64], most: list[int]
 ) -> NDArray[np.int64]:
     """How many drafts requests may bring along, [num_requests].
 
+    No more than `most` [num_requests], which the scheduler allows, and none before a request has its first token.
     A step puts out one token more than it accepts: so one less than is left to the request's own end.
     """
     left = batch.max_num_tokens[rows] - batch.num_tokens[rows] - 1
-    return np.where(num_sampled > 0, left.clip(0, num_speculative_tokens), 0)
+    return np.where(num_sampled > 0, left.clip(0, most), 0)

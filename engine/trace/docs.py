@@ -81,7 +81,8 @@ In the order in which its events stand in the file:
 3. per admitted request `kv.lookup`, `kv_transfer.matched`, `kv.touched`, `kv.allocated`, `kv.cached`,
    `request.status`, `schedule.request`; without the last one if it waits for KV from elsewhere; `schedule.skipped` for
    the first one that a reason kept out
-4. `step.scheduled`: the plan is complete, and its tokens count as computed
+4. with drafts, `spec.paused` if some requests get none; `step.scheduled`: the plan is complete, and its tokens count
+   as computed
 5. `forward.inputs`, `grammar.bitmask` if a guided row samples, `forward.logits`, `step.executed`
 6. `step.output` or `executor.failed`; with drafts, per row `spec.probs`, `spec.verdict`, `spec.proposed`; then per row
    `update.request`, of a guided one `grammar.advanced`, and where a request ends `request.status`,

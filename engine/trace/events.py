@@ -387,6 +387,24 @@ class StepExecuted(Event, tag="step.executed", kw_only=True):
 # --- speculative decoding ---------------------------------------------------------------------------------------
 
 
+class SpecPaused(Event, tag="spec.paused", kw_only=True):
+    """Requests of this step that are to bring no drafts along for the next, and why."""
+
+    kind = DECISION
+    reason: Annotated[
+        Literal["batch_size", "rejected"],
+        Meta(
+            description="batch_size: more requests run than `disable_by_batch_size`; rejected: none of the request's "
+            "last drafts was accepted"
+        ),
+    ]
+    requests: Annotated[list[int], Meta(description="their serials")]
+    num_running: Annotated[int, Meta(description="running requests")]
+    until_steps: Annotated[
+        list[int], Meta(description="rejected: per request, the step that asks for drafts again; else empty")
+    ] = []
+
+
 class SpecProposed(Event, tag="spec.proposed", kw_only=True):
     """Tokens proposed to follow those that a request got in this step; they came with `step.output`."""
 
@@ -415,7 +433,11 @@ class SpecProbs(Event, tag="spec.probs", kw_only=True):
         list[float], Meta(description="its probability under the drafter; 1 for one that tells none")
     ]
     uniforms: Annotated[
-        list[float], Meta(description="the random number, in (0, 1): accepted if it × draft prob < target prob")
+        list[float],
+        Meta(
+            description="the random number: accepted if it × draft prob < target prob; 0 for a greedy request, which "
+            "draws none"
+        ),
     ]
     likely: Annotated[
         list[LikelyTokens], Meta(description="level full: the most likely tokens at each draft's place")
@@ -684,6 +706,7 @@ AnyEvent = (
     | ExecutorFailed
     | UpdateRequest
     | StepExecuted
+    | SpecPaused
     | SpecProposed
     | SpecProbs
     | SpecVerdict

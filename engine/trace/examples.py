@@ -128,6 +128,7 @@ _EVENTS: tuple[ev.Event, ...] = (
     ev.StepExecuted(
         mode="eager", num_tokens=48, num_padded_tokens=48, prepare_ns=410_000, forward_ns=5_800_000, sample_ns=730_000
     ),
+    ev.SpecPaused(reason="rejected", requests=[1], num_running=3, until_steps=[15]),
     ev.SpecProposed(request=0, method="ngram", draft_token_ids=[390, 1530], match=NgramMatch(12, 3)),
     ev.SpecProbs(
         request=0,

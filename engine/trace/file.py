@@ -7,18 +7,22 @@ cut off anywhere can be read up to its last whole line, or to where its last fra
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import zstandard
 
 from engine.errors import TraceError
-from engine.trace.events import SCHEMA_VERSION, AnyEvent, Event, EventClass, Header
+from engine.trace.events import Event, EventClass, Header
+from engine.trace.open_file import TraceFile, open_trace
 
 try:
     import fcntl
@@ -30,9 +34,27 @@ FRAME_BYTES = 1 << 20
 SMALL_FRAME_BYTES = 1 << 16
 #: How a file system says that it has no locks: there, as without fcntl, two writers are not kept apart.
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _SUFFIX = ".zst"
-_HEADER_START = b'{"type":"header",'
+
+
+class AnyTrace(Protocol):
+    """A trace, wherever it is: in memory, or in its file and decoded event by event (`engine.trace.open_file`)."""
+
+    @property
+    def header(self) -> Header:
+        """Its first line."""
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Its events in order."""
+
+    @property
+    def truncated(self) -> str | None:
+        """If the file was cut short: where, in one sentence."""
+
+    @property
+    def types(self) -> frozenset[type[Event]]:
+        """Types of event that occur in it."""
 
 
 @dataclass
@@ -47,6 +69,11 @@ class Trace:
     def of_class(self, kind: EventClass) -> list[Event]:
         """The events of one class, in order."""
         return [event for event in self.events if event.kind is kind]
+
+    @property
+    def types(self) -> frozenset[type[Event]]:
+        """Types of event that occur in it."""
+        return frozenset(map(type, self.events))
 
 
 class TraceWriter:
@@ -148,44 +175,6 @@ class TraceWriter:
             ) from failure
 
 
-class LineReader:
-    """Turns lines into header and events, and says which line is wrong. Also follows a file that still grows."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.header: Header | None = None
-        self._decoder = msgspec.json.Decoder(AnyEvent)
-        self._line_number = 0
-        self._last_seq = 0
-
-    def read(self, line: bytes) -> Event | None:
-        """Read the next line; None for the header.
-
-        Raises:
-            TraceError: the line is no event, or not the header where one is due, or out of order.
-        """
-        self._line_number += 1
-        if self.header is None:
-            self.header = _decode_header(line, self.name)
-            return None
-        try:
-            event: Event = self._decoder.decode(line)
-        except msgspec.MsgspecError as error:
-            raise self._no_event(str(error)) from error
-        except RecursionError as error:
-            raise self._no_event("too deeply nested") from error
-        if event.seq <= self._last_seq:
-            raise TraceError(
-                f"{self.name}, line {self._line_number}: seq {event.seq} does not follow {self._last_seq}; "
-                "the numbers of a trace strictly increase."
-            )
-        self._last_seq = event.seq
-        return event
-
-    def _no_event(self, why: str) -> TraceError:
-        return TraceError(f"{self.name}, line {self._line_number}: not a trace event ({why}).")
-
-
 def read_trace(path: str | Path) -> Trace:
     """Read a whole trace file.
 
@@ -194,34 +183,29 @@ def read_trace(path: str | Path) -> Trace:
     Raises:
         TraceError: no such file, not a trace, of an unknown version, or damaged before its end.
     """
-    path = Path(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"The trace file {path} cannot be read: {error.strerror}.") from error
-    return parse_trace(data, path.name)
+    return _in_memory(open_trace(path))
 
 
 def parse_trace(data: bytes, name: str) -> Trace:
     """Read a trace from the bytes of a file; `name` stands in error messages. Raises as `read_trace`."""
-    text, truncated = _decompress(data) if data.startswith(_ZSTD_MAGIC) else (data, None)
-    reader = LineReader(name)
-    events: list[Event] = []
-    for line, whole in _lines(text):
-        if not whole:
-            truncated = truncated or f"it ends in the middle of line {reader._line_number + 1}"
-            if reader.header is None and not line.startswith(_HEADER_START):
-                reader.read(line)
-            break
-        event = reader.read(line)
-        if event is not None:
-            events.append(event)
-    if reader.header is None:
-        if truncated:
-            raise TraceError(f"{name} was cut short: {truncated}, and nothing before it can be read.")
-        raise TraceError(f"{name} is not an Orrery trace: it is empty.")
-    note = f"{name} was cut short: {truncated}; the {len(events)} events before it are whole." if truncated else None
-    return Trace(reader.header, events, note)
+    return _in_memory(TraceFile(io.BytesIO(data), name))
+
+
+def _in_memory(trace: TraceFile) -> Trace:
+    with _uncollected():
+        return Trace(trace.header, list(trace.events), trace.truncated)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Spare the garbage collector looks at events while they become ever more: that took most of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def write_trace(path: str | Path, header: Header, events: list[Event]) -> None:
@@ -236,49 +220,3 @@ def write_trace(path: str | Path, header: Header, events: list[Event]) -> None:
     for event in events:
         writer.write_line(encoder.encode(event))
     writer.close()
-
-
-def _decode_header(line: bytes, name: str) -> Header:
-    try:
-        seen = msgspec.json.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        seen = None
-    if not isinstance(seen, dict) or seen.get("type") != "header" or "schema_version" not in seen:
-        raise TraceError(f"{name} is not an Orrery trace: its first line is no trace header.")
-    if seen["schema_version"] != SCHEMA_VERSION:
-        raise TraceError(
-            f"{name} has trace version {seen['schema_version']}; this Orrery reads version {SCHEMA_VERSION}."
-        )
-    try:
-        return msgspec.convert(seen, Header)
-    except msgspec.MsgspecError as error:
-        where = str(error).replace(". - at", " - at")  # the sentence of a range check, with the place behind it
-        raise TraceError(f"{name} has a damaged trace header ({where}).") from error
-
-
-def _lines(data: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Every line, and whether it ends in a newline: only the last one may not."""
-    start = 0
-    while start < len(data):
-        end = data.find(b"\n", start)
-        if end < 0:
-            yield data[start:], False
-            return
-        yield data[start:end], True
-        start = end + 1
-
-
-def _decompress(data: bytes) -> tuple[bytes, str | None]:
-    """All that can be decompressed, and what is wrong with the end of the file if something is."""
-    out = io.BytesIO()
-    while data:
-        decompressor = zstandard.ZstdDecompressor().decompressobj()
-        try:
-            frame = decompressor.decompress(data)
-        except zstandard.ZstdError:
-            return out.getvalue(), "its last compressed frame is damaged"
-        out.write(frame)
-        if not decompressor.eof:
-            return out.getvalue(), "its last compressed frame is incomplete"
-        data = decompressor.unused_data
-    return out.getvalue(), None

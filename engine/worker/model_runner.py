@@ -66,7 +66,6 @@ class ModelRunner:
         buffers: where the inputs of a step go, on a GPU.
         graphs: captured forward passes, if there are any.
         drafter: who proposes tokens for the next step; None: nobody.
-        num_speculative_tokens: most drafts of a request, if there is a drafter.
     """
 
     def __init__(
@@ -77,7 +76,6 @@ class ModelRunner:
         buffers: InputBuffers | None = None,
         graphs: DecodeGraphs | None = None,
         drafter: Proposer | None = None,
-        num_speculative_tokens: int = 0,
     ) -> None:
         self.decoder = decoder
         self.batch = batch
@@ -85,7 +83,6 @@ class ModelRunner:
         self.graphs = graphs
         self.trace: Recorder | None = None
         self._drafter = drafter
-        self._num_speculative_tokens = num_speculative_tokens
         self._verifier = Verifier()
         self._pending: _PendingStep | None = None
         self._device = decoder.device
@@ -234,7 +231,9 @@ class ModelRunner:
         assert self._drafter is not None and pending.inputs is not None and pending.hidden is not None
         inputs = pending.inputs
         num_sampled = np.array([len(token_ids) for token_ids in sampled_token_ids], dtype=np.int64)
-        num_wanted = num_wanted_drafts(self.batch, inputs.rows, num_sampled, self._num_speculative_tokens)
+        most = pending.scheduler_output.num_drafts_wanted
+        assert most is not None, "A plan says how many drafts it wants where there is a drafter."
+        num_wanted = num_wanted_drafts(self.batch, inputs.rows, num_sampled, most)
         step = SampledStep(self.batch, inputs, pending.hidden, num_sampled, num_wanted)
         proposals = self._drafter.propose_draft_token_ids(step)
         self._verifier.expect(inputs.serials, proposals.probs)

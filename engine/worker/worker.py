@@ -169,7 +169,6 @@ class Worker:
             )
         )
         graphs = self._capture(sizes, buffers) if buffers is not None and sizes else None
-        speculative = self.config.speculative
         self.runner = ModelRunner(
             self.decoder,
             self._batch(shape),
@@ -177,7 +176,6 @@ class Worker:
             buffers,
             graphs,
             self._drafter(shape, kv_cache.num_gpu_blocks),
-            speculative.num_speculative_tokens if speculative is not None else 0,
         )
         return kv_cache
 

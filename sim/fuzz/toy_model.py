@@ -94,7 +94,9 @@ class ToyWorker:
         sampled = [self._forward(self._batch[row.serial], row) for row in plan.rows]
         drafts: list[list[int]] | None = None
         if self._setting.drafter:
-            drafts = [self._propose(row.serial) if new else [] for row, new in zip(plan.rows, sampled, strict=True)]
+            assert plan.num_drafts_wanted is not None
+            wanted = zip(plan.rows, sampled, plan.num_drafts_wanted, strict=True)
+            drafts = [self._propose(row.serial, most) if new else [] for row, new, most in wanted]
         return ModelRunnerOutput(
             step=plan.step,
             serials=[row.serial for row in plan.rows],
@@ -147,11 +149,11 @@ class ToyWorker:
         sequence.token_ids += sampled
         return sampled
 
-    def _propose(self, serial: int) -> list[int]:
+    def _propose(self, serial: int, most: int) -> list[int]:
         continuation = Continuation(self._setting, self._batch[serial].token_ids)
         drafts: list[int] = []
         die = abs(hash((continuation.kv[-1], self._setting.draft_luck)))
-        for _ in range(die % (self._setting.num_speculative_tokens + 1)):
+        for _ in range(die % (most + 1)):
             die = abs(hash((die, 1)))
             right = die % 100 < self._setting.draft_luck
             drafts.append(continuation.next_token() if right else EOS + die % VOCABULARY)

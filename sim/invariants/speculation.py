@@ -60,23 +60,35 @@ class ProposedDrafts(Invariant):
     """What a drafter proposes is what comes back with the step."""
 
     name = "proposed drafts"
-    statement = "Drafts follow the tokens of a step; there are no more of them than num_speculative_tokens."
+    statement = (
+        "Drafts follow the tokens of a step; there are no more of them than num_speculative_tokens, and none for who "
+        "pauses."
+    )
 
     def __init__(self, header: ev.Header) -> None:
         super().__init__(header)
         self._proposed: dict[int, list[int]] = {}
         self._sampled: dict[int, list[int]] = {}
+        self._paused: dict[int, set[int]] = {}
         speculative = header.config.speculative
         self._most = speculative.num_speculative_tokens if speculative is not None else 0
 
+    @before(ev.SpecPaused)
+    def pauses(self, state: State, event: ev.SpecPaused) -> Sentences:
+        self._paused[event.step] = set(event.requests)
+        yield from ()
+
     @before(ev.StepOutput)
     def came_back(self, state: State, event: ev.StepOutput) -> Sentences:
+        paused = self._paused.pop(event.step, set())
         drafts = event.draft_token_ids or [[] for _ in event.requests]
         self._proposed = dict(zip(event.requests, drafts, strict=True))
         self._sampled = dict(zip(event.requests, event.sampled_token_ids, strict=True))
         for serial, token_ids, proposed in zip(event.requests, event.sampled_token_ids, drafts, strict=True):
             if len(proposed) > self._most:
                 yield f"{len(proposed)} drafts were proposed for r{serial}, no more than {self._most} are allowed"
+            if proposed and serial in paused:
+                yield f"drafts were proposed for r{serial}, for which none were asked"
             if proposed and not token_ids:
                 yield f"drafts were proposed for r{serial}, which got no token that they could follow"
 

@@ -234,7 +234,8 @@ class Crowd:
             accepted = list(row.draft_token_ids[: rng.randrange(len(row.draft_token_ids) + 1)])
             complete = row.num_tokens_after >= core.requests[row.request_id].num_tokens
             sampled.append([*accepted, rng.randrange(2, 99)] if complete else [])
-        proposed = [[rng.randrange(2, 99) for _ in range(rng.randrange(self.num_drafts + 1))] for _ in plan.rows]
+        wanted = plan.num_drafts_wanted or [0] * len(plan.rows)
+        proposed = [[rng.randrange(2, 99) for _ in range(rng.randrange(most + 1))] for most in wanted]
         drafts = [each if new else [] for each, new in zip(proposed, sampled, strict=True)]
         return ModelRunnerOutput(
             step=plan.step,

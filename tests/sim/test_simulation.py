@@ -78,7 +78,8 @@ def test_the_figures_are_those_of_the_trace(tmp_path: Path) -> None:
 
 def test_drafts_are_right_as_often_as_they_should_be(tmp_path: Path) -> None:
     drafting = DraftingModel(num_speculative_tokens=3, acceptance_rate=0.7)
-    engine_args: dict[str, Any] = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+    in_any_batch = {"method": "ngram", "num_speculative_tokens": 3, "disable_by_batch_size": None}
+    engine_args: dict[str, Any] = {"speculative_config": in_any_batch}
     summary = simulated("synthetic:num=60,output=120", tmp_path / "a.jsonl", drafting, **engine_args)
     assert summary.completed == 60 and summary.total_output_tokens == 60 * 120
     first = summary.accepted_at_position[0] / summary.num_drafts

@@ -42,6 +42,9 @@ WRONG = {
     "other proposals": Wrong(
         "proposed drafts", ev.SpecProposed, lambda e: {"draft_token_ids": [*e.draft_token_ids, 1]}
     ),
+    "proposed in a pause": Wrong(
+        "proposed drafts", ev.SpecPaused, lambda e: {"requests": list(range(40))}, shows_at=ev.StepOutput
+    ),
     "proposed out of nothing": Wrong(
         "proposed drafts",
         ev.StepOutput,

@@ -46,6 +46,10 @@ def test_lookup_lengths_are_completed_as_in_vllm(given: dict[str, int], shortest
         ({"method": "ngram", "prompt_lookup": 3}, "prompt_lookup is not an option of speculative_config; known are"),
         ({"method": "ngram", "prompt_lookup_match": "best"}, "Invalid enum value 'best'"),
         ({"method": "ngram", "model": "m"}, "model is an option of the method draft_model, not of ngram"),
+        (
+            {"method": "ngram", "disable_by_batch_size": 0},
+            "disable_by_batch_size must be an integer >= 1, got 0",
+        ),
         ({"method": "draft_model"}, "The method draft_model needs a model that drafts"),
         ({"method": "draft_model", "model": "m", "prompt_lookup_max": 3}, "is an option of the method ngram"),
         ({"method": "draft_model", "model": "m", "num_draft_layers": 0}, "num_draft_layers must be an integer >= 1"),

@@ -156,7 +156,8 @@ def test_the_whole_engine_says_what_it_says_without_drafts(config: dict[str, obj
     samples, allowed = 1_500, [265, 274, 390, 391]
     prompt: Any = {"prompt_token_ids": [265, 274, 390, 274, 265, 391, 390]}
     counts = []
-    for seed, speculative in ((0, None), (samples, config)):
+    in_any_batch = {**config, "disable_by_batch_size": None}
+    for seed, speculative in ((0, None), (samples, in_any_batch)):
         llm = LLM("orrery-tiny", max_model_len=64, max_num_seqs=128, speculative_config=speculative)
         with llm.llm_engine:
             params = [

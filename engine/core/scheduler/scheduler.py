@@ -21,6 +21,7 @@ from engine.core.messages import (
 from engine.core.request import Request
 from engine.core.request_queue import create_request_queue
 from engine.core.scheduler.admission import AdmissionGates, WaitingFor
+from engine.core.scheduler.drafting import DraftingPolicy
 from engine.core.scheduler.plan import Admission, StepPlan, StepsInFlight
 from engine.core.scheduler.update import apply_failure, apply_output
 from engine.core.scheduler.wanted import Wanted, tokens_wanted
@@ -60,6 +61,7 @@ class Scheduler:
         self.in_flight = StepsInFlight()
         self.kv_transfer_manager = KVTransferManager(kv_connector, self.kv_cache_manager, self.in_flight, trace)
         self.admission = AdmissionGates(structured_output, self.kv_transfer_manager)
+        self.drafting = DraftingPolicy(config.speculative, trace)
         self.waiting = create_request_queue(config.scheduler.policy)
         self.running: list[Request] = []
         self.step = 0
@@ -285,6 +287,7 @@ class Scheduler:
         for row in plan.rows.values():
             row.request.depart(row.scheduled.num_tokens_after)
         self.in_flight.depart(plan)
+        num_drafts_wanted = self.drafting.num_drafts_wanted(plan, len(self.running))
         released, self._released = self._released, []
         self._emit_step_scheduled(plan, released)
         return SchedulerOutput(
@@ -292,6 +295,7 @@ class Scheduler:
             rows=[row.scheduled for row in plan.rows.values()],
             released=released,
             kv_connector_metadata=self.kv_transfer_manager.build_connector_meta(plan),
+            num_drafts_wanted=num_drafts_wanted,
         )
 
     def _tokens_wanted(self, request: Request, num_computed_tokens: int, plan: StepPlan) -> Wanted:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from engine.core.kv_cache.manager import RegisteredBlock
 from engine.core.messages import EngineCoreOutput, ForwardFailure, ModelRunnerOutput, RequestStatus
 from engine.core.request import Request
+from engine.core.scheduler.drafting import note_verdict
 from engine.core.scheduler.plan import PlannedRow, StepPlan
 from engine.core.scheduler.stop import Stop, check_stop
 from engine.logprobs import TopLogprobs
@@ -45,7 +46,7 @@ def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput
             scheduler.finish(request, RequestStatus.FINISHED_ERROR, "no token could be sampled")
             outputs.append(news_of(request, [], error=output.errors[request.serial]))
             continue
-        num_rejected = _take_back_rejected(row, token_ids) if row.scheduled.draft_token_ids else 0
+        num_rejected = _take_back_rejected(row, token_ids, plan.step) if row.scheduled.draft_token_ids else 0
         if token_ids and not row.is_outdated:
             request.num_output_placeholders -= 1
         appended, stop = _append_until_stop(request, token_ids, scheduler.max_model_len)
@@ -128,11 +129,13 @@ def _why_dropped(row: PlannedRow) -> Literal["finished", "resumed"] | None:
     return None
 
 
-def _take_back_rejected(row: PlannedRow, token_ids: list[int]) -> int:
+def _take_back_rejected(row: PlannedRow, token_ids: list[int], step: int) -> int:
     """Uncount the drafts that the model did not accept: their slots hold KV of tokens that are not there."""
     if not token_ids:
         return 0
-    num_rejected = len(row.scheduled.draft_token_ids) - (len(token_ids) - 1)
+    num_accepted = len(token_ids) - 1
+    num_rejected = len(row.scheduled.draft_token_ids) - num_accepted
+    note_verdict(row.request, step, num_accepted)
     if not row.is_outdated:
         row.request.num_computed_tokens -= num_rejected
     return num_rejected
