@@ -19,9 +19,10 @@ from sim.cost_model.recorded_steps import RecordedStep, recorded_steps
 
 _UNITS = {
     "step": "step",
+    "single": "step of one token",
     "request": "request",
-    "token": "token",
-    "logits": "row of logits",
+    "token": "token of several",
+    "logits": "row of logits of several",
     "decode_pair": "key a decode sees",
     "prefill_pair": "query-key pair of prompts",
 }

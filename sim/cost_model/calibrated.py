@@ -3,9 +3,10 @@
 | term | nanoseconds per | why |
 | --- | --- | --- |
 | `step` | step | planning, inputs, the loop |
+| `single` | step of one token | layers and output head: vectors, for which a CPU has kernels of their own |
 | `request` | request in the step | its row in every stage outside the model |
-| `token` | token, of `knee` at least | layers: below the knee reading the weights takes longer than multiplying |
-| `logits` | row of logits, of `knee` at least, if there is any | the output head, likewise; sampling |
+| `token` | token of several, of `knee` at least | layers: below it reading the weights takes longer than multiplying |
+| `logits` | their rows of logits, of `knee` at least, if there is any | the output head, likewise; sampling |
 | `decode_pair` | key that a decode sees | attention that reads the cache |
 | `prefill_pair` | pair of a query and a key of prompts | attention that multiplies |
 
@@ -26,10 +27,10 @@ from sim.cost_model.cost_model import StepTime
 from sim.cost_model.least_squares import non_negative_least_squares
 from sim.cost_model.recorded_steps import RecordedStep
 
-TERMS = ("step", "request", "token", "logits", "decode_pair", "prefill_pair")
+TERMS = ("step", "single", "request", "token", "logits", "decode_pair", "prefill_pair")
 
 #: Where the knee may lie, in tokens.
-_KNEES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+_KNEES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256)
 
 #: A fit needs more observations than it has terms, by far.
 MIN_STEPS = 30
@@ -59,7 +60,7 @@ class CalibratedDevice(msgspec.Struct, frozen=True, kw_only=True, tag_field="kin
     kv_cache: KVCacheConfig
     """Of the recorded engine: where nothing else is asked for, the simulator has as many blocks."""
     knee: int
-    """Tokens below which a step takes no less time."""
+    """Tokens below which a step of several takes no less time."""
     terms_ns: dict[str, float]
     """Nanoseconds per unit of each term."""
     residuals: dict[str, Residual]
@@ -79,7 +80,7 @@ class CalibratedModel:
     """Time of a step as a sum of terms.
 
     Args:
-        knee: tokens below which a step takes no less time.
+        knee: tokens below which a step of several takes no less time.
         terms_ns: nanoseconds per unit, in the order of `TERMS`.
     """
 
@@ -99,9 +100,11 @@ class CalibratedModel:
 
 
 def _units(step: StepComposition, knee: int) -> tuple[float, ...]:
+    if step.num_padded_tokens == 1:
+        return 1.0, 1.0, 1.0, 0.0, 0.0, step.decode_pairs, step.prefill_pairs
     logits = max(step.num_logits, knee) if step.num_logits else 0
     tokens = max(step.num_padded_tokens, knee)
-    return 1.0, step.num_rows, tokens, logits, step.decode_pairs, step.prefill_pairs
+    return 1.0, 0.0, step.num_rows, tokens, logits, step.decode_pairs, step.prefill_pairs
 
 
 def fit(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 #: Sweeps over the coefficients; the few of a cost model settle much earlier.
-_MOST_SWEEPS = 20_000
-_SETTLED = 1e-12
+_MOST_SWEEPS = 5_000
+_SETTLED = 1e-10
 
 
 def non_negative_least_squares(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[float]:

@@ -13,20 +13,12 @@ from scripts.accuracy.comparison import MEASURES, Accuracy, Compared
 from scripts.accuracy.documents import document
 from scripts.accuracy.measurement import Figures, capacity, predicted
 from scripts.accuracy.runs import CALIBRATION, HELD_OUT
-from sim.cost_model.calibrated import CalibratedDevice, CalibratedModel, fit
-from sim.cost_model.composition import RowShare, StepComposition
-from sim.cost_model.recorded_steps import RecordedStep
-
-KNOWN = CalibratedModel(1, (2e6, 1e5, 1e6, 0.0, 500.0, 30.0))
+from sim.cost_model.calibrated import TERMS, CalibratedDevice
+from sim.cost_model.composition import StepComposition
 
 
 @pytest.fixture(scope="module")
 def device() -> CalibratedDevice:
-    shares = [[RowShare(10 * n, 1 + n % 9, 1)] * (1 + n % 5) for n in range(60)]
-    steps = [
-        RecordedStep(place, composition, KNOWN.step_ns(composition))
-        for place, composition in enumerate(map(StepComposition.of, shares))
-    ]
     model = ModelFacts(
         name="m",
         architecture="LlamaForCausalLM",
@@ -42,7 +34,17 @@ def device() -> CalibratedDevice:
     )
     groups = (KVCacheGroup(num_layers=1, block_bytes=1),)
     kv_cache = KVCacheConfig(num_gpu_blocks=100, block_size=16, groups=groups, none_hash="00")
-    return fit(steps, name="cpu", model=model, kv_cache=kv_cache, traces=("a",))
+    return CalibratedDevice(
+        name="cpu",
+        model=model,
+        kv_cache=kv_cache,
+        knee=8,
+        terms_ns=dict.fromkeys(TERMS, 0.0) | {"step": 5e6, "token": 1e6, "decode_pair": 500.0},
+        residuals={},
+        num_left_out=0,
+        largest=StepComposition.of([]),
+        traces=("a",),
+    )
 
 
 def figures(value: float) -> Figures:
@@ -82,7 +84,9 @@ def test_ttft_is_not_judged_above_saturation(device: CalibratedDevice) -> None:
     assert by_name["median_ttft"].num_runs == by_name["p99_ttft"].num_runs == 1
     assert by_name["median_ttft"].error == 0.0
     assert by_name["median_itl"].num_runs == 2 and by_name["median_itl"].error == pytest.approx(1.0)
-    assert "| b (saturated) | 100.0 | 300.0 | +200.0% |" in document(accuracy(device, compared("a", [100.0], 100.0), queued))
+    assert "| b (saturated) | 100.0 | 300.0 | +200.0% |" in document(
+        accuracy(device, compared("a", [100.0], 100.0), queued)
+    )
 
 
 def test_the_runs_are_what_they_say(device: CalibratedDevice) -> None:

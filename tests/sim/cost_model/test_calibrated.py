@@ -56,7 +56,7 @@ def some_steps(model: CalibratedModel, number: int, noise: float = 0.0) -> list[
 
 
 def test_the_terms_of_a_machine_are_found_again() -> None:
-    known = CalibratedModel(8, (700_000.0, 20_000.0, 600_000.0, 150_000.0, 900.0, 40.0))
+    known = CalibratedModel(8, (700_000.0, 3_000_000.0, 20_000.0, 600_000.0, 150_000.0, 900.0, 40.0))
     device = fit(some_steps(known, 400), name="cpu", model=MODEL, kv_cache=KV_CACHE, traces=("a",))
     assert device.knee == 8
     assert [device.terms_ns[name] for name in TERMS] == pytest.approx(known.terms_ns, rel=0.01)
@@ -65,7 +65,7 @@ def test_the_terms_of_a_machine_are_found_again() -> None:
 
 
 def test_disturbed_steps_are_left_out() -> None:
-    known = CalibratedModel(4, (1e6, 0.0, 5e5, 1e5, 500.0, 30.0))
+    known = CalibratedModel(4, (1e6, 1e6, 0.0, 5e5, 1e5, 500.0, 30.0))
     steps = some_steps(known, 300, noise=0.05)
     spoiled = [step._replace(duration_ns=step.duration_ns * 9) if not step.step % 50 else step for step in steps]
     device = fit(spoiled, name="cpu", model=MODEL, kv_cache=KV_CACHE, traces=("a",))
@@ -91,7 +91,7 @@ def test_steps_are_read_from_a_real_trace() -> None:
 
 
 def test_a_step_ends_with_the_next_and_never_holds_the_time_in_which_the_engine_was_idle(tmp_path: Path) -> None:
-    known = CalibratedModel(4, (1e6, 0.0, 5e5, 1e5, 500.0, 30.0))
+    known = CalibratedModel(4, (1e6, 1e6, 0.0, 5e5, 1e5, 500.0, 30.0))
     config = EngineConfig.from_args("m", max_num_batched_tokens=64, max_num_seqs=4)
     setting = Scenario(config, MODEL, KV_CACHE, known, "test")
     path = tmp_path / "run.jsonl"
@@ -109,7 +109,7 @@ def test_too_few_steps_are_refused() -> None:
 
 
 def test_a_device_survives_its_file(tmp_path: Path) -> None:
-    known = CalibratedModel(4, (1e6, 0.0, 5e5, 1e5, 500.0, 30.0))
+    known = CalibratedModel(4, (1e6, 1e6, 0.0, 5e5, 1e5, 500.0, 30.0))
     device = fit(some_steps(known, 100), name="cpu", model=MODEL, kv_cache=KV_CACHE, traces=("a",))
     for each in (device, DEVICES["h100"]):
         write_device(each, tmp_path / "device.json")
