@@ -70,7 +70,7 @@ def _measure(model: str, is_quick: bool, folder: Path) -> Accuracy:
             times = _REPEATS if run.is_repeated and not is_quick else 1
             runs.append(_compared(model, device, run, _SECONDS * length, times, folder / f"held-out-{number}"))
             progress.update()
-    return Accuracy(machine=machine, device=device, runs=runs)
+    return Accuracy(machine=machine, is_quick=is_quick, device=device, runs=runs)
 
 
 def _compared(

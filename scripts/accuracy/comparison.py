@@ -74,6 +74,8 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     """All of it, as it stands in `docs/accuracy.json`."""
 
     machine: Machine
+    is_quick: bool
+    """Whether the runs were too short to say much."""
     device: CalibratedDevice
     runs: list[Compared]
 

@@ -78,9 +78,10 @@ def verdict_table(verdicts: Sequence[Verdict]) -> str:
 def _conditions(accuracy: Accuracy) -> str:
     machine = accuracy.machine
     quiet = "nothing else ran to speak of" if machine.quiet else "the machine was **not quiet**"
+    quick = "This is **a try**: the runs were short and none was repeated. " if accuracy.is_quick else ""
     return (
-        f"{accuracy.device.model.name} on {machine.threads} threads of {machine.cpu} ({machine.capability}), torch "
-        f"{machine.torch}; {quiet}, the load was {machine.load_before:.1f} when it began. All figures: "
+        f"{quick}{accuracy.device.model.name} on {machine.threads} threads of {machine.cpu} ({machine.capability}), "
+        f"torch {machine.torch}; {quiet}, the load was {machine.load_before:.1f} when it began. All figures: "
         "[accuracy.json](accuracy.json)."
     )
 

@@ -65,7 +65,7 @@ def compared(name: str, real: list[float], predicted: float, **changes: Any) -> 
 
 
 def accuracy(device: CalibratedDevice, *runs: Compared) -> Accuracy:
-    return Accuracy(machine=Machine.this(1), device=device, runs=list(runs))
+    return Accuracy(machine=Machine.this(1), is_quick=True, device=device, runs=list(runs))
 
 
 def test_the_limit_follows_the_spread_and_a_percentile_is_allowed_twice_as_much(device: CalibratedDevice) -> None:
@@ -84,6 +84,8 @@ def test_ttft_is_not_judged_above_saturation(device: CalibratedDevice) -> None:
     assert by_name["median_ttft"].num_runs == by_name["p99_ttft"].num_runs == 1
     assert by_name["median_ttft"].error == 0.0
     assert by_name["median_itl"].num_runs == 2 and by_name["median_itl"].error == pytest.approx(1.0)
+    page = document(accuracy(device, compared("a", [100.0], 100.0), queued))
+    assert "**a try**" in page
     assert "| b (saturated) | 100.0 | 300.0 | +200.0% |" in document(
         accuracy(device, compared("a", [100.0], 100.0), queued)
     )
