@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from engine.errors import ConfigError
@@ -106,7 +108,12 @@ def test_where_decoding_turns_from_memory_to_arithmetic() -> None:
 
 
 def test_blocks_that_fit() -> None:
-    limits = {"block_size": 16, "gpu_memory_utilization": 0.9, "max_num_batched_tokens": 8192, "max_num_seqs": 256}
+    limits: dict[str, Any] = {
+        "block_size": 16,
+        "gpu_memory_utilization": 0.9,
+        "max_num_batched_tokens": 8192,
+        "max_num_seqs": 256,
+    }
     blocks = num_blocks_that_fit(LLAMA, DEVICES["h100"], dtype_bytes=2, **limits)
     # 72 GiB less 15 GiB of weights, 1 GiB of context and some activations; 2 MiB a block.
     assert 26_500 < blocks < 28_672
