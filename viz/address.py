@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args
 
 import streamlit as st
 
-from viz.figures.parts import VIEWS, Selection
+from viz.figures.parts import Selection
+from viz.views import DEFAULT, VIEWS
 
 Page = Literal["step", "gallery", "live"]
 _INTEGER = re.compile(r"-?[0-9]{1,15}")
@@ -53,8 +54,8 @@ def step_number() -> int | str | None:
 
 def selection() -> Selection:
     """View, request and block; what is not understood is left out."""
-    view = st.query_params.get("view", "all")
-    return Selection(view=view if view in VIEWS else "all", request=_number("req"), block=_number("block"))
+    view = st.query_params.get("view", DEFAULT)
+    return Selection(view=view if view in VIEWS else DEFAULT, request=_number("req"), block=_number("block"))
 
 
 def follow(act: dict[str, Any]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from viz.figures.parts import View
-
 
 class Situation(NamedTuple):
     """One trace, and where to look in it."""
@@ -14,7 +12,7 @@ class Situation(NamedTuple):
     title: str
     words: str
     step: int
-    view: View = "all"
+    view: str = "all"
 
 
 GALLERY = (

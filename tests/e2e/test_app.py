@@ -10,7 +10,9 @@ import pytest
 
 from engine.trace.file import read_trace
 from sim.timeline import Timeline
+from viz.gallery import GALLERY
 from viz.open_trace import SHIPPED
+from viz.views import VIEWS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -103,7 +105,7 @@ def test_link_restores_trace_step_view_and_selection(visit: Visit) -> None:
 
 def test_gallery_opens_a_trace_where_it_matters(visit: Visit) -> None:
     page = visit.open("?page=gallery")
-    assert page.locator("[data-situation]").count() == 6
+    assert page.locator("[data-situation]").count() == len(GALLERY)
     page.click('[data-situation="preemption"]')
     page.wait_for_selector("[data-preempted]")
     assert "trace=preemption" in page.url
@@ -155,6 +157,25 @@ def test_looks_right_on_a_phone_in_light_and_dark(browser: Browser, app_url: str
     assert smallest["size"] >= 11, smallest
     background = page.evaluate("getComputedStyle(document.querySelector('.stApp')).backgroundColor")
     assert background == {"light": "rgb(251, 250, 247)", "dark": "rgb(20, 23, 28)"}[scheme]
+    visit.context.close()
+    assert visit.complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [_DESK, _PHONE], ids=["desk", "phone"])
+def test_every_view_has_its_tab_and_fits_the_screen(
+    browser: Browser, app_url: str, size: dict[str, int], scheme: str
+) -> None:
+    visit = Visit(browser, app_url, viewport=size, color_scheme=scheme)
+    page = visit.open("?trace=spec-draft&step=4")
+    for name, view in VIEWS.items():
+        page.click(f'.views [data-act="view:{name}"]')
+        page.wait_for_selector(f".stage.{name}")
+        page.wait_for_url(re.compile(rf"[?&]view={name}(&|$)"))
+        assert page.locator('.views [aria-pressed="true"]').inner_text() == view.title
+        assert page.locator(".stage [data-panel]").count() == len(view.panels)
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], name
+        assert page.evaluate(_SMALLEST_TEXT)["size"] >= 11, name
     visit.context.close()
     assert visit.complaints == []
 

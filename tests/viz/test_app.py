@@ -17,10 +17,11 @@ from sim.timeline import Timeline
 from tests.viz.conftest import shipped
 from tests.viz.drawn import Drawn
 from viz.cut import UNPLANNED
-from viz.figures.parts import VIEWS, Selection
+from viz.figures.parts import Selection
 from viz.figures.stage import stage
 from viz.gallery import DEFAULT, GALLERY, situation
 from viz.open_trace import SHIPPED, shipped_names
+from viz.views import VIEWS
 
 _APP = Path(__file__).parents[2] / "viz" / "app.py"
 _LAST = shipped("prefix-hit").steps[-1]
@@ -164,7 +165,9 @@ def test_every_end_that_a_trace_can_have_is_drawn() -> None:
         timeline = Timeline(parse_trace(b"".join(lines[:end]), "cut.jsonl"))
         if timeline.steps:
             for view in VIEWS:
-                drawn = Drawn(stage(timeline.step(timeline.steps[-1]), Selection(view=view, request=0, block=3)))
+                drawn = Drawn(
+                    stage(timeline, timeline.step(timeline.steps[-1]), Selection(view=view, request=0, block=3))
+                )
                 assert drawn.text
 
 

@@ -71,6 +71,8 @@ def _distribution(name: str, title: str, words: str, values: list[float]) -> Htm
 
 def _throughput(timeline: Timeline, step: int) -> Html:
     series = timeline.series
+    if not series:
+        return empty("No step of this trace was planned to its end.")
     start, end = series[0].started_ns, max(facts.ended_ns for facts in series)
     if end <= start:
         return empty("The trace is too short to speak of a rate.")
@@ -82,8 +84,10 @@ def _throughput(timeline: Timeline, step: int) -> Html:
     rates = [number / span * 1e9 for number in tokens]
     top = round_up(max(rates))
     points = [(100 * (i + 0.5) / buckets, 100 * rate / top) for i, rate in enumerate(rates)]
-    current = next(facts for facts in series if facts.step == step)
-    now = el("span", "now", style=bar(100 * (current.ended_ns - start) / (end - start), 0.3, 0, 100), data_now=step)
+    # A step that the end of the trace cut short has no place in the series, and so no mark.
+    ended = next((facts.ended_ns for facts in series if facts.step == step), None)
+    place = None if ended is None else 100 * (ended - start) / (end - start)
+    now = None if place is None else el("span", "now", style=bar(place, 0.3, 0, 100), data_now=step)
     ticks = [(0.0, "0"), (50.0, f"{top / 2:,.0f}"), (100.0, f"{top:,.0f}")]
     return chart(
         "time", "tokens/s", ticks, ("start", duration(end - start)), now,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from engine.trace.events import Header
 from viz.figures.html import Child, Html, el
-from viz.figures.parts import VIEWS, View, count
+from viz.figures.parts import count
+from viz.views import GROUPS, VIEWS, View
 
 
 def masthead(
@@ -12,7 +13,7 @@ def masthead(
     header: Header | None,
     verdict: Html | None,
     *actions: Html,
-    view: View | None,
+    view: str | None,
     notices: tuple[Html, ...] = (),
 ) -> Html:
     """Draw the line.
@@ -22,7 +23,7 @@ def masthead(
         header: its header; None if there is no trace to show.
         verdict: what `verdict` drew.
         actions: what can be done here; without any, starting a live run.
-        view: the view that is shown; None if there is none to choose.
+        view: name of the view that is shown; None if there is none to choose.
         notices: sentences below the line.
     """
     line = el(
@@ -32,12 +33,12 @@ def masthead(
         el("button", "trace", name, el("em", "", "▾"), data_act="page:gallery", data_tip="open another trace"),
         el("span", "facts", _facts(header)) if header else None,
         el("span", "space"),
-        _tabs(view) if view else None,
         verdict,
         *(actions or [action("Run live", "page:live", "run the engine and watch it")]),
         el("button", "question", "?", data_help=True, data_tip="words and keys (?)", aria_label="help"),
     )
-    return Html(line + "".join(notices))
+    tabs = _tabs(view) if view else Html("")
+    return Html(line + tabs + "".join(notices))
 
 
 def _facts(header: Header) -> str:
@@ -45,12 +46,28 @@ def _facts(header: Header) -> str:
     return f"{header.model.name} · {count(kv_cache.num_gpu_blocks, 'block')} × {count(kv_cache.block_size, 'token')}"
 
 
-def _tabs(shown: View) -> Html:
-    buttons = [
-        el("button", "", title, data_act=f"view:{view}", data_key=i, aria_pressed="true" if view == shown else "false")
-        for i, (view, title) in enumerate(VIEWS.items(), 1)
+def _tabs(shown: str) -> Html:
+    """The views, in groups; the first nine have number keys."""
+    numbered = list(enumerate(VIEWS.values(), 1))
+    groups = [
+        el(
+            "div",
+            "tabs",
+            el("em", "", title),
+            *(_tab(view, number, shown) for number, view in numbered if view.group == group),
+            role="group",
+            aria_label=title,
+        )
+        for group, title in GROUPS.items()
     ]
-    return el("div", "tabs", *buttons, role="group", aria_label="view")
+    return el("nav", "views", *groups, aria_label="view")
+
+
+def _tab(view: View, number: int, shown: str) -> Html:
+    key = number if number <= 9 else None
+    tip = f"{view.question} ({key})" if key else view.question
+    pressed = "true" if view.name == shown else "false"
+    return el("button", "", view.title, data_act=f"view:{view.name}", data_key=key, data_tip=tip, aria_pressed=pressed)
 
 
 def verdict(num_decisions: int, num_divergences: int, *, cut_short: bool = False) -> Html:

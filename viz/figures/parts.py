@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from viz.figures.html import Child, Html, el
 from viz.theme import request_class
 
-View = Literal["all", "scheduler", "kv", "forward"]
-
-VIEWS: dict[View, str] = {"all": "All", "scheduler": "Scheduler", "kv": "KV memory", "forward": "Forward pass"}
-
 
 @dataclass(frozen=True)
 class Selection:
-    """What a person looks at; all of it stands in the address of the page."""
+    """What a person looks at; all of it stands in the address of the page. `view` names one of `viz.views`."""
 
-    view: View = "all"
+    view: str = "all"
     request: int | None = None
     block: int | None = None
 

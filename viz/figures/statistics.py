@@ -7,6 +7,7 @@ from itertools import accumulate
 
 from engine.metrics import IterationMetrics
 from sim.timeline import StepView, Timeline
+from viz.cut import UNPLANNED
 from viz.figures.chart import bar, chart, line, round_up
 from viz.figures.html import Html, el
 from viz.figures.parts import Selection, empty, label, panel
@@ -20,7 +21,9 @@ _Value = Callable[[IterationMetrics], float]
 def statistics(timeline: Timeline, view: StepView, selection: Selection) -> Html:
     """Draw what the steps of a run say together, with the current step marked."""
     series = timeline.series
-    at = next(place for place, facts in enumerate(series) if facts.step == view.step)
+    at = next((place for place, facts in enumerate(series) if facts.step == view.step), None)
+    if at is None:
+        return panel("statistics", "Statistics", "the whole run, step by step", empty(UNPLANNED))
     return panel(
         "statistics",
         "Statistics",

@@ -70,7 +70,7 @@ def draw(
     parts: dict[str, str] = {"header": header}
     if step is not None:
         view = timeline.step(step)
-        parts |= {"spine": spine(timeline.series), "stage": stage(view, _with_request(selection, view))}
+        parts |= {"spine": spine(timeline.series), "stage": stage(timeline, view, _with_request(selection, view))}
     steps = timeline.steps or [0]
     board(parts, first=steps[0], last=steps[-1], step=step or 0, growing=growing, on_act=on_act)
 

@@ -1,0 +1,72 @@
+"""The views of the app: which question each answers, and the panels that answer it.
+
+A view is one entry here; the tabs, the number keys, the address and the stage all read this registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.timeline import StepView, Timeline
+from viz.figures.chunked_prefill import chunked_prefill
+from viz.figures.engine_map import engine_map
+from viz.figures.forward_pass import forward_pass
+from viz.figures.guided import guided
+from viz.figures.html import Html
+from viz.figures.kv_memory import kv_memory
+from viz.figures.latency import latency
+from viz.figures.parts import Selection
+from viz.figures.roofline import roofline
+from viz.figures.scheduler import requests, scheduler
+from viz.figures.speculation import speculation
+from viz.figures.statistics import statistics
+from viz.figures.why import why
+
+Panel = Callable[[Timeline, StepView, Selection], Html]
+#: A view shows one step, or the whole run with the step marked in it.
+Group = Literal["step", "run"]
+GROUPS: dict[Group, str] = {"step": "this step", "run": "the whole run"}
+
+
+@dataclass(frozen=True)
+class View:
+    """What a person may look at; `name` stands in the address."""
+
+    name: str
+    title: str
+    question: str
+    group: Group
+    panels: tuple[Panel, ...]
+
+
+def _of_step(figure: Callable[[StepView, Selection], Html]) -> Panel:
+    """A figure that needs nothing but its step, as a panel."""
+
+    def draw(_: Timeline, view: StepView, selection: Selection) -> Html:
+        return figure(view, selection)
+
+    return draw
+
+
+_SCHEDULER, _REQUESTS, _KV, _FORWARD, _WHY = map(_of_step, (scheduler, requests, kv_memory, forward_pass, why))
+
+#: The first nine have the keys 1 to 9.
+VIEWS: dict[str, View] = {
+    view.name: view
+    for view in (
+        View("all", "All", "what happened in this step?", "step", (_SCHEDULER, _KV, _WHY, _FORWARD)),
+        View("scheduler", "Scheduler", "who computes how much, and who waits?", "step", (_SCHEDULER, _REQUESTS, _WHY)),
+        View("kv", "KV memory", "which block holds what, and which is free?", "step", (_KV, _WHY)),
+        View("forward", "Forward pass", "what does the model read, and what comes out?", "step", (_FORWARD, _WHY)),
+        View("engine", "Engine map", "which parts of the engine had work?", "step", (engine_map, _WHY)),
+        View("guided", "Guided", "which tokens does the grammar allow?", "step", (guided, _WHY)),
+        View("speculation", "Speculation", "which drafts were accepted, and why?", "step", (speculation, _WHY)),
+        View("chunks", "Tokens", "how do prompts share the steps with decodes?", "run", (chunked_prefill,)),
+        View("latency", "Latency", "how long did requests wait for their tokens?", "run", (latency,)),
+        View("roofline", "Roofline", "is a step bound by memory or by arithmetic?", "run", (roofline,)),
+        View("statistics", "Statistics", "how full was the engine over time?", "run", (statistics,)),
+    )
+}
+DEFAULT = "all"
