@@ -21,6 +21,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from engine.cache_dir import cache_dir
 from engine.errors import ModelError
 from engine.models import fetch
 from engine.models.fetch import CHECKSUMS, Progress
@@ -68,13 +69,6 @@ _KNOWN = {
     "orrery-tiny-draft": _Known("its smaller sibling with the same tokenizer", "Apache-2.0", 557_696, 1_117_520),
     SMOLLM2: _Known(f"{SMOLLM2_REPO}, the default real model", "Apache-2.0", 134_515_008, 538_090_408),
 }
-
-
-def cache_dir() -> Path:
-    """Orrery's folder for downloads: `$ORRERY_CACHE`, else `$XDG_CACHE_HOME/orrery`, else `~/.cache/orrery`."""
-    if chosen := os.environ.get("ORRERY_CACHE"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orrery"
 
 
 def resolve_model(name: str, *, needs_weights: bool = True) -> Path:

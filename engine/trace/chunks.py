@@ -6,6 +6,7 @@ whole lines. (Of a file that another tool has compressed, as many frames as it t
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
@@ -32,7 +33,7 @@ class ChunkedFile:
     """A trace file, to be read from its beginning or anywhere.
 
     Args:
-        file: the file; it stays open for as long as this lives.
+        file: the file; it is closed when this is no longer used.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -41,6 +42,7 @@ class ChunkedFile:
         self.rest = b""
         """Once the last chunk has been read: what follows the last whole line."""
         self._file = file
+        weakref.finalize(self, file.close)
         file.seek(0)
         self._is_compressed = file.read(len(_ZSTD_MAGIC)) == _ZSTD_MAGIC
 

@@ -17,7 +17,7 @@ from engine.trace.chunks import Chunk, ChunkedFile
 from engine.trace.events import EVENT_TYPES, SCHEMA_VERSION, AnyEvent, Event, Header
 
 _HEADER_START = b'{"type":"header",'
-_DECODER = msgspec.json.Decoder(AnyEvent)
+_DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(AnyEvent)
 
 
 class _Stamp(msgspec.Struct, gc=False):
@@ -100,7 +100,7 @@ def decode_events(text: bytes, name: str, first: int) -> list[Event]:
         TraceError: a line is no event; it is named by its number in the file.
     """
     try:
-        events: list[Event] = _DECODER.decode_lines(text)
+        events = _DECODER.decode_lines(text)
         if len(events) == text.count(b"\n"):
             return events
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -130,19 +130,17 @@ def _stamps(text: bytes, name: str, first: int) -> list[_Stamp]:
 
 def _decode(line: bytes, name: str, number: int) -> Event:
     try:
-        event: Event = _DECODER.decode(line)
+        return _DECODER.decode(line)
     except RecursionError as error:
         raise TraceError(f"{name}, line {number}: not a trace event (too deeply nested).") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise TraceError(f"{name}, line {number}: not a trace event ({error}).") from error
-    return event
 
 
 def _out_of_order(seqs: list[int], name: str, first: int) -> TraceError:
     index, (last, seq) = next((index, pair) for index, pair in enumerate(pairwise(seqs)) if pair[1] <= pair[0])
     return TraceError(
-        f"{name}, line {first + index + 2}: seq {seq} does not follow {last}; "
-        "the numbers of a trace strictly increase."
+        f"{name}, line {first + index + 2}: seq {seq} does not follow {last}; the numbers of a trace strictly increase."
     )
 
 

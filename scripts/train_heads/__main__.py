@@ -14,7 +14,8 @@ from typing import get_args
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from engine.models.store import cache_dir, draft_head_folder, resolve_model
+from engine.cache_dir import cache_dir
+from engine.models.store import draft_head_folder, resolve_model
 from scripts.train_heads.acceptance import measure
 from scripts.train_heads.eagle import EagleInTraining
 from scripts.train_heads.examples import Examples
