@@ -8,12 +8,14 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tqdm import tqdm
 
 from engine.bench.results import Machine
 from engine.cli.errors import explain
 from engine.errors import OrreryError
+from engine.workload import WorkloadRequest
 from scripts.accuracy.comparison import Accuracy, Compared
 from scripts.accuracy.documents import document, verdict_table, write_documents
 from scripts.accuracy.measurement import Figures, capacity, predicted, real
@@ -52,44 +54,65 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+class _Served(NamedTuple):
+    """A held-out run of the engine, to be predicted."""
+
+    run: HeldOutRun
+    rate: float
+    requests: list[WorkloadRequest]
+    figures: list[Figures]
+
+
 def _measure(model: str, is_quick: bool, folder: Path) -> Accuracy:
+    """Calibrate, serve what is held out, calibrate again, predict: a machine drifts within minutes, and the fit is to
+    be of the time in which the held-out runs were made."""
     folder.mkdir(parents=True, exist_ok=True)
     machine = Machine.this(int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))))
     length = _QUICK if is_quick else 1.0
-    with tqdm(total=len(CALIBRATION) + len(HELD_OUT), unit="run", disable=None) as progress:
-        traces = []
-        for number, each in enumerate(CALIBRATION):
-            progress.set_description(f"calibration: {each.name}")
-            traces.append(folder / f"calibration-{number}.jsonl.zst")
-            real(model, shortened(each, length).requests(), each.engine_args, traces[-1])
-            progress.update()
-        device = calibrate_from(traces)
-        runs = []
+    traces: list[Path] = []
+    with tqdm(total=2 * len(CALIBRATION) + len(HELD_OUT), unit="run", disable=None) as progress:
+
+        def calibrate() -> CalibratedDevice:
+            for each in CALIBRATION:
+                progress.set_description(f"calibration: {each.name}")
+                traces.append(folder / f"calibration-{len(traces)}.jsonl.zst")
+                real(model, shortened(each, length).requests(), each.engine_args, traces[-1])
+                progress.update()
+            return calibrate_from(traces)
+
+        first = calibrate()
+        served = []
         for number, run in enumerate(HELD_OUT):
             progress.set_description(f"held out: {run.name}")
             times = _REPEATS if run.is_repeated and not is_quick else 1
-            runs.append(_compared(model, device, run, _SECONDS * length, times, folder / f"held-out-{number}"))
+            served.append(_serve(model, first, run, _SECONDS * length, times, folder / f"held-out-{number}"))
             progress.update()
-    return Accuracy(machine=machine, is_quick=is_quick, device=device, runs=runs)
+        device = calibrate()
+    return Accuracy(
+        machine=machine, is_quick=is_quick, device=device, runs=[_compared(device, each) for each in served]
+    )
 
 
-def _compared(
-    model: str, device: CalibratedDevice, run: HeldOutRun, seconds: float, times: int, trace: Path
-) -> Compared:
+def _serve(model: str, device: CalibratedDevice, run: HeldOutRun, seconds: float, times: int, trace: Path) -> _Served:
     rate = capacity(device, run)
     requests = run.requests(rate, seconds)
     figures = [
         Figures.of(real(model, requests, run.engine_args, trace.with_name(f"{trace.name}-{time}.jsonl.zst")))
         for time in range(times)
     ]
+    return _Served(run, rate, requests, figures)
+
+
+def _compared(device: CalibratedDevice, served: _Served) -> Compared:
+    run = served.run
     return Compared(
         name=run.name,
-        workload=f"{len(requests)} requests at {rate * run.load:.2f}/s, {run.shape}",
+        workload=f"{len(served.requests)} requests at {served.rate * run.load:.2f}/s, {run.shape}",
         engine_args=dict(run.engine_args),
         load=run.load,
         is_saturated=run.is_saturated,
-        real=figures,
-        predicted=Figures.of(predicted(device, requests, run.engine_args)),
+        real=served.figures,
+        predicted=Figures.of(predicted(device, served.requests, run.engine_args)),
     )
 
 

@@ -23,7 +23,8 @@ _TITLES = {
 _PREFACE = """\
 # How well the simulator predicts the engine
 
-Written by `python -m scripts.accuracy --docs docs`. The engine serves the calibration runs, `orrery calibrate`'s fit
+Written by `python -m scripts.accuracy --docs docs`. The engine serves the calibration runs, before
+and once more after all others, `orrery calibrate`'s fit
 learns from their traces how long a step takes ([cost models](cost_model.md)), and the simulator then predicts the runs
 below, of which it has seen none, with the same requests and the same configuration. Requests come at a rate, whether
 or not those before them are done, and both sides count latencies from the time at which a request is due. *Load* is
