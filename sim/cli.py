@@ -15,12 +15,12 @@ from rich.text import Text
 
 from engine.errors import OrreryError
 from engine.trace.events import EventClass
-from engine.trace.file import read_trace
+from engine.trace.open_file import open_trace
 
 if TYPE_CHECKING:
     from engine.core.seams import GrammarBackend
     from engine.trace.events import Event
-    from engine.trace.file import Trace
+    from engine.trace.file import AnyTrace
     from sim.replay import Divergence
 
 #: Imports torch and xgrammar, which the simulator does without: named here, and imported only if a trace asks for it.
@@ -35,7 +35,7 @@ def replay(trace_file: _TraceFile) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     started = time.perf_counter()
-    trace = read_trace(trace_file)
+    trace = open_trace(trace_file)
     grammar_backend, why_trusted = _grammar_backend(trace)
     report = run_replay(trace, grammar_backend)
     seconds = time.perf_counter() - started
@@ -62,7 +62,7 @@ def check(
     from sim.invariants import check as run_check
     from sim.invariants import render
 
-    trace = read_trace(trace_file)
+    trace = open_trace(trace_file)
     report = run_check(trace)
     console = Console(highlight=False)
     if trace.truncated:
@@ -71,9 +71,9 @@ def check(
     raise typer.Exit(int(bool(report.violations)))
 
 
-def _grammar_backend(trace: Trace) -> tuple[GrammarBackend | None, str]:
+def _grammar_backend(trace: AnyTrace) -> tuple[GrammarBackend | None, str]:
     """What recomputes the derived events of a trace, if it has any; else None, and why there is nothing."""
-    if not any(event.needs_backend for event in trace.of_class(EventClass.DERIVED)):
+    if not any(kind.kind is EventClass.DERIVED and kind.needs_backend for kind in trace.types):
         return None, ""
     module, _, function = _GRAMMAR_BACKEND.partition(":")
     try:

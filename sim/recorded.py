@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import TypeVar
 
 from engine.core.messages import EngineCoreRequest, GrammarBitmask, ModelRunnerOutput, SchedulerOutput
@@ -11,6 +12,7 @@ from engine.errors import ForwardError, TraceError
 from engine.sampling_params import GrammarSpec
 from engine.speculation import DraftProbs, Speculation
 from engine.trace.events import (
+    Event,
     ExecutorFailed,
     GrammarAdvanced,
     KVTransferFinished,
@@ -20,7 +22,6 @@ from engine.trace.events import (
     SpecProposed,
     StepOutput,
 )
-from engine.trace.file import Trace
 
 _Answer = TypeVar("_Answer", KVTransferMatched, KVTransferFinished)
 
@@ -49,12 +50,35 @@ class AnswersEnd(TraceError):
 
 
 class RecordedExecutor:
-    """An `Executor` that runs no model: the tokens of a step come from its `step.output`."""
+    """An `Executor` that runs no model: the tokens of a step come from its `step.output`.
 
-    def __init__(self, trace: Trace) -> None:
-        self._answers = {event.step: event for event in trace.events if isinstance(event, (StepOutput, ExecutorFailed))}
-        self._speculation = _speculation_by_step(trace)
+    Args:
+        events: of the recording; more can be told later, as long as a step's come before it is sampled.
+    """
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self._answers: dict[int, StepOutput | ExecutorFailed] = {}
+        self._speculation: dict[int, Speculation] = {}
         self._in_flight: deque[int] = deque()
+        for event in events:
+            self.hear(event)
+
+    def hear(self, event: Event) -> None:
+        """Take note of an event, if it is part of an answer."""
+        match event:
+            case StepOutput() | ExecutorFailed():
+                self._answers[event.step] = event
+            case SpecProbs():
+                self._told(event.step).probs[event.request] = DraftProbs(
+                    target=event.target_probs, draft=event.draft_probs, uniform=event.uniforms, likely=event.likely
+                )
+            case SpecProposed():
+                told = self._told(event.step)
+                if event.match is not None:
+                    told.matches[event.request] = event.match
+
+    def _told(self, step: int) -> Speculation:
+        return self._speculation.setdefault(step, Speculation(probs={}, matches={}))
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> None:
         """Note that a step has been started."""
@@ -68,7 +92,7 @@ class RecordedExecutor:
             TraceError: the trace holds no answer to it.
         """
         step = self._in_flight.popleft()
-        answer = self._answers.get(step)
+        answer = self._answers.pop(step, None)
         if answer is None:
             raise TraceError(f"The trace holds no output of step {step}.")
         if isinstance(answer, ExecutorFailed):
@@ -80,7 +104,7 @@ class RecordedExecutor:
             draft_token_ids=answer.draft_token_ids,
             logprobs=answer.logprobs,
             prompt_logprobs=answer.prompt_logprobs,
-            speculation=self._speculation.get(step),
+            speculation=self._speculation.pop(step, None),
             errors=answer.errors,
         )
 
@@ -88,35 +112,23 @@ class RecordedExecutor:
         """Nothing to give back."""
 
 
-def _speculation_by_step(trace: Trace) -> dict[int, Speculation]:
-    """What the steps with drafts said of them."""
-    steps: dict[int, Speculation] = {}
-    for event in trace.events:
-        if not isinstance(event, (SpecProbs, SpecProposed)):
-            continue
-        told = steps.setdefault(event.step, Speculation(probs={}, matches={}))
-        if isinstance(event, SpecProbs):
-            told.probs[event.request] = DraftProbs(
-                target=event.target_probs, draft=event.draft_probs, uniform=event.uniforms, likely=event.likely
-            )
-        elif event.match is not None:
-            told.matches[event.request] = event.match
-    return steps
-
-
 class RecordedGrammarBackend:
     """A `GrammarBackend` that compiles nothing: when a grammar was ready, and where tokens led on it, is recorded.
 
     Args:
-        trace: the recording; None: nothing is known of any grammar.
+        events: of the recording; more can be told later, as long as tokens are heard of before they are accepted.
     """
 
-    def __init__(self, trace: Trace | None = None) -> None:
+    def __init__(self, events: Iterable[Event] = ()) -> None:
         self._steps: dict[int, deque[AutomatonSteps]] = {}
-        for event in trace.events if trace is not None else ():
-            if isinstance(event, GrammarAdvanced):
-                steps = AutomatonSteps(event.before, event.after, event.terminated)
-                self._steps.setdefault(event.request, deque()).append(steps)
+        for event in events:
+            self.hear(event)
+
+    def hear(self, event: Event) -> None:
+        """Take note of an event, if it says where tokens led."""
+        if isinstance(event, GrammarAdvanced):
+            steps = AutomatonSteps(event.before, event.after, event.terminated)
+            self._steps.setdefault(event.request, deque()).append(steps)
 
     def grammar_init(self, serial: int, grammar: GrammarSpec) -> None:
         """The trace holds the answer, as `grammar.ready` or `grammar.failed`."""
@@ -138,17 +150,21 @@ class RecordedGrammarBackend:
 
 
 class RecordedKVConnector:
-    """A `KVConnector` that moves nothing: it gives the recorded answers, in the order in which they were given."""
+    """A `KVConnector` that moves nothing: it gives the recorded answers, in the order in which they were given.
 
-    def __init__(self, trace: Trace) -> None:
-        self._answers = deque(
-            event for event in trace.events if isinstance(event, (KVTransferMatched, KVTransferFinished))
-        )
+    Args:
+        events: of the recording; more can be told later, as long as an answer is heard of before it is asked for.
+    """
 
-    @property
-    def was_used(self) -> bool:
-        """Whether the recorded run had a connector at all."""
-        return bool(self._answers)
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self._answers: deque[KVTransferMatched | KVTransferFinished] = deque()
+        for event in events:
+            self.hear(event)
+
+    def hear(self, event: Event) -> None:
+        """Take note of an event, if it is an answer."""
+        if isinstance(event, (KVTransferMatched, KVTransferFinished)):
+            self._answers.append(event)
 
     def get_num_new_matched_tokens(
         self, serial: int, token_ids: list[int], num_computed_tokens: int

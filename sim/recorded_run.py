@@ -9,7 +9,7 @@ from __future__ import annotations
 from engine.core.engine_core import EngineCore
 from engine.errors import TraceError
 from engine.trace import events as ev
-from engine.trace.file import Trace
+from engine.trace.file import AnyTrace
 from engine.trace.recorder import EventSink
 from sim.clock import VirtualClock
 from sim.recorded import RecordedExecutor, recorded_request
@@ -17,7 +17,7 @@ from sim.recorded import RecordedExecutor, recorded_request
 _Arrival = ev.RequestAdded | ev.RequestAborted | ev.CacheResetAsked
 
 
-def run_recording(trace: Trace, sink: EventSink) -> None:
+def run_recording(trace: AnyTrace, sink: EventSink) -> None:
     """Serve the requests of a recorded run on its own times; the core's events go to `sink`.
 
     Raises:
@@ -26,7 +26,7 @@ def run_recording(trace: Trace, sink: EventSink) -> None:
     _require_plain(trace)
     header, clock = trace.header, VirtualClock()
     core = EngineCore(header.config, header.kv_cache, header.model.max_model_len, sink)
-    executor = RecordedExecutor(trace)
+    executor = RecordedExecutor(trace.events)
     arrivals = [event for event in trace.events if isinstance(event, _Arrival)]
     arrivals.reverse()
     answers = {event.step: event.ts for event in trace.events if isinstance(event, ev.StepOutput)}
@@ -44,7 +44,7 @@ def run_recording(trace: Trace, sink: EventSink) -> None:
         _let_in(core, arrival)
 
 
-def _require_plain(trace: Trace) -> None:
+def _require_plain(trace: AnyTrace) -> None:
     if trace.header.config.scheduler.async_scheduling:
         raise TraceError("The steps of an asynchronous run overlap: it cannot be run again on its times.")
     for event in trace.events:

@@ -29,13 +29,15 @@ from engine.trace.events import (
     GrammarFailed,
     GrammarReady,
     KVTransferDone,
+    KVTransferFinished,
+    KVTransferMatched,
     OutputText,
     RequestAborted,
     RequestAdded,
     ScheduleCalled,
     StepOutput,
 )
-from engine.trace.file import Trace
+from engine.trace.file import AnyTrace
 from sim.recorded import (
     AnswersEnd,
     RecordedExecutor,
@@ -115,70 +117,100 @@ class _Collector:
 
 
 class _Exchange(NamedTuple):
-    """An input, and the decisions that the file says it led to."""
+    """An input, and what the file says it led to."""
 
     input: Event | None
     recorded: list[Event]
+    """Decisions, and what is derived and computed again."""
+    heard: list[Event]
+    """What collaborators answered meanwhile, and what is derived and trusted."""
 
 
 class Replay:
-    """A core that is being fed a trace.
+    """A core that is being fed a trace, call by call: nothing of what is over is kept.
 
     Args:
         trace: what was recorded.
         grammar_backend: one that compiles a grammar the moment it is asked to; None: what the trace says is trusted.
     """
 
-    def __init__(self, trace: Trace, grammar_backend: GrammarBackend | None = None) -> None:
+    def __init__(self, trace: AnyTrace, grammar_backend: GrammarBackend | None = None) -> None:
         self.trace = trace
         header = trace.header
         self._recomputes = grammar_backend is not None
         self._collector = _Collector(header.engine, header.rank, self._is_compared)
-        connector = RecordedKVConnector(trace)
+        self._executor, self._grammars = RecordedExecutor(), RecordedGrammarBackend()
+        self._connector = RecordedKVConnector()
         self.core = EngineCore(
             header.config,
             header.kv_cache,
             header.model.max_model_len,
             self._collector,
-            grammar_backend or RecordedGrammarBackend(trace),
-            connector if connector.was_used else None,
+            grammar_backend or self._grammars,
+            self._connector if trace.types & {KVTransferMatched, KVTransferFinished} else None,
         )
-        self._executor = RecordedExecutor(trace)
         self._ids: dict[int, str] = {}
         self._answers_ended = False
+        self._num_trusted = 0
+        self._last: type[Event] = Event
 
     def run(self) -> ReplayReport:
         """Feed every input and compare every decision, up to the first that differs."""
-        num_inputs = 0
-        agreed_events: list[Event] = []
+        num_inputs = num_decisions = num_recomputed = 0
         divergence, truncated = None, self.trace.truncated
-        exchanges = list(_exchanges(self.trace.events, self._is_compared))
-        for index, exchange in enumerate(exchanges):
-            refusal = self._feed(exchange.input) if exchange.input is not None else None
-            num_inputs += exchange.input is not None
-            refusal = refusal or self._fill_bitmasks(exchange.recorded)
+        exchanges = self._exchanges()
+        exchange = next(exchanges)
+        while True:
+            upcoming = next(exchanges, None)
+            refusal = self._exchange(exchange)
             recomputed = self._collector.take()
             agreed = _num_agreed(exchange.recorded, recomputed)
-            agreed_events += exchange.recorded[:agreed]
-            if agreed == len(exchange.recorded):
-                if agreed == len(recomputed) and not refusal:
-                    continue
-                if index == len(exchanges) - 1 and self._may_be_cut(refusal):
+            num_inputs += exchange.input is not None
+            derived = sum(event.kind is EventClass.DERIVED for event in exchange.recorded[:agreed])
+            num_decisions, num_recomputed = num_decisions + agreed - derived, num_recomputed + derived
+            if agreed < len(exchange.recorded) or agreed < len(recomputed) or refusal:
+                whole = agreed == len(exchange.recorded)
+                if whole and upcoming is None and self._may_be_cut(refusal):
                     truncated = truncated or f"The trace ends in the middle of step {self._collector.step}."
-                    continue
-            divergence = self._diverge(exchange, recomputed, agreed, refusal)
-            break
-        num_decisions = sum(event.kind is EventClass.DECISION for event in agreed_events)
-        derived = self.trace.of_class(EventClass.DERIVED)
+                else:
+                    divergence = self._diverge(exchange, recomputed, agreed, refusal)
+            if upcoming is None or divergence is not None:
+                break
+            exchange = upcoming
         return ReplayReport(
             num_decisions,
             num_inputs,
             self.core.scheduler.step,
             divergence,
             truncated,
-            num_recomputed=len(agreed_events) - num_decisions,
-            num_trusted=sum(not self._is_compared(event) for event in derived),
+            num_recomputed=num_recomputed,
+            num_trusted=self._num_trusted,
         )
+
+    def _exchanges(self) -> Iterator[_Exchange]:
+        """Cut the trace before every call. Observations are left out."""
+        current = _Exchange(None, [], [])
+        for event in self.trace.events:
+            self._last = type(event)
+            kind = event.kind
+            if kind is EventClass.DECISION or (kind is EventClass.DERIVED and self._is_compared(event)):
+                current.recorded.append(event)
+            elif kind is EventClass.INPUT and not event.is_answer:
+                yield current
+                current = _Exchange(event, [], [event])
+            elif kind is not EventClass.OBSERVATION:
+                current.heard.append(event)
+        yield current
+
+    def _exchange(self, exchange: _Exchange) -> str | None:
+        """Make a call; the collaborators answer as they did. Returns why the core refused it, if it did."""
+        for event in exchange.heard:
+            self._num_trusted += event.kind is EventClass.DERIVED
+            self._executor.hear(event)
+            self._grammars.hear(event)
+            self._connector.hear(event)
+        refusal = self._feed(exchange.input) if exchange.input is not None else None
+        return refusal or self._fill_bitmasks(exchange.recorded)
 
     def _is_compared(self, event: Event) -> bool:
         """Whether the core brings an event forth again."""
@@ -191,7 +223,7 @@ class Replay:
 
         It may have come between two lines, where the file shows no trace of it. Text is made of a step only after it.
         """
-        return (not refusal or self._answers_ended) and not isinstance(self.trace.events[-1], OutputText)
+        return (not refusal or self._answers_ended) and self._last is not OutputText
 
     def _feed(self, event: Event) -> str | None:
         """Make the call that an input event records. Returns why the core refused it, if it did."""
@@ -272,7 +304,7 @@ class Replay:
         return event.step if event is not None else 0
 
 
-def replay(trace: Trace, grammar_backend: GrammarBackend | None = None) -> ReplayReport:
+def replay(trace: AnyTrace, grammar_backend: GrammarBackend | None = None) -> ReplayReport:
     """Run a trace's inputs through a fresh engine core and compare the decisions with the recorded ones.
 
     Args:
@@ -280,18 +312,6 @@ def replay(trace: Trace, grammar_backend: GrammarBackend | None = None) -> Repla
         grammar_backend: to recompute what follows from grammars, too; one that compiles a grammar at once.
     """
     return Replay(trace, grammar_backend).run()
-
-
-def _exchanges(events: list[Event], is_compared: Callable[[Event], bool]) -> Iterator[_Exchange]:
-    """Cut a trace before every call. Observations are left out, and answers: the recorded twins give those."""
-    current = _Exchange(None, [])
-    for event in events:
-        if event.kind is EventClass.INPUT and not event.is_answer:
-            yield current
-            current = _Exchange(event, [])
-        elif is_compared(event):
-            current.recorded.append(event)
-    yield current
 
 
 def _num_agreed(recorded: list[Event], recomputed: list[Event]) -> int:

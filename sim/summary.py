@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.metrics import MetricsCollector, RequestMetrics, RunMetrics
 from engine.trace import events as ev
-
-if TYPE_CHECKING:
-    from engine.trace.file import Trace
 
 
 @dataclass(slots=True)
@@ -66,41 +63,70 @@ class LifeLine:
         return self.scheduled[0] if self.scheduled else None
 
 
-def summarise(trace: Trace) -> tuple[TraceSummary, dict[int, LifeLine]]:
-    """Sum up a trace: as a whole (`metrics` has it per step), and per request by serial."""
-    collector = MetricsCollector(trace.header.kv_cache)
-    lives = _Lives(collector)
-    for event in trace.events:
-        collector.feed(event)
-        if note := _NOTES.get(type(event)):
-            note(lives, event)
-    return _sum_up(trace, collector.metrics()), lives.by_serial
+@dataclass(slots=True)
+class TraceFacts:
+    """What a summary is made of; this is what an index keeps of it."""
+
+    metrics: RunMetrics
+    lives: list[LifeLine]
+    """By serial, of the requests of `metrics`."""
+    event_types: dict[str, int]
+    duration_ns: int
+
+    def life_lines(self) -> dict[int, LifeLine]:
+        """By serial."""
+        return {life.request.serial: life for life in self.lives}
+
+    def summary(self, truncated: str | None) -> TraceSummary:
+        """The whole trace; `truncated` says what is missing at its end."""
+        requests, iterations = self.metrics.requests, self.metrics.iterations
+        finish_reasons = Counter(request.finish_reason for request in requests if request.finish_reason is not None)
+        return TraceSummary(
+            metrics=self.metrics,
+            num_events=sum(self.event_types.values()),
+            num_decisions=sum(
+                count for tag, count in self.event_types.items() if ev.EVENT_TYPES[tag].kind is ev.DECISION
+            ),
+            event_types=Counter(self.event_types),
+            duration_ns=self.duration_ns,
+            truncated=truncated,
+            num_steps=len(iterations),
+            num_requests=len(requests),
+            num_finished=finish_reasons.total(),
+            finish_reasons=finish_reasons,
+            num_prompt_tokens=sum(request.num_prompt_tokens for request in requests),
+            num_scheduled_tokens=sum(iteration.tokens for iteration in iterations),
+            num_output_tokens=sum(iteration.output_tokens for iteration in iterations),
+            num_preemptions=sum(iteration.preemptions for iteration in iterations),
+            num_queried_tokens=sum(iteration.queried_tokens for iteration in iterations),
+            num_hit_tokens=sum(iteration.hit_tokens for iteration in iterations),
+            num_evictions=sum(iteration.evictions for iteration in iterations),
+            peak_blocks_in_use=max((iteration.blocks_in_use for iteration in iterations), default=0),
+        )
 
 
-def _sum_up(trace: Trace, metrics: RunMetrics) -> TraceSummary:
-    requests, iterations = metrics.requests, metrics.iterations
-    types: Counter[type[ev.Event]] = Counter(map(type, trace.events))
-    finish_reasons = Counter(request.finish_reason for request in requests if request.finish_reason is not None)
-    return TraceSummary(
-        metrics=metrics,
-        num_events=len(trace.events),
-        num_decisions=sum(count for kind, count in types.items() if kind.kind is ev.DECISION),
-        event_types=Counter({str(kind.__struct_config__.tag): count for kind, count in types.items()}),
-        duration_ns=trace.events[-1].ts if trace.events else 0,
-        truncated=trace.truncated,
-        num_steps=len(iterations),
-        num_requests=len(requests),
-        num_finished=finish_reasons.total(),
-        finish_reasons=finish_reasons,
-        num_prompt_tokens=sum(request.num_prompt_tokens for request in requests),
-        num_scheduled_tokens=sum(iteration.tokens for iteration in iterations),
-        num_output_tokens=sum(iteration.output_tokens for iteration in iterations),
-        num_preemptions=sum(iteration.preemptions for iteration in iterations),
-        num_queried_tokens=sum(iteration.queried_tokens for iteration in iterations),
-        num_hit_tokens=sum(iteration.hit_tokens for iteration in iterations),
-        num_evictions=sum(iteration.evictions for iteration in iterations),
-        peak_blocks_in_use=max((iteration.blocks_in_use for iteration in iterations), default=0),
-    )
+class Summariser:
+    """Takes the events of a trace one after another."""
+
+    def __init__(self, header: ev.Header) -> None:
+        self._collector = MetricsCollector(header.kv_cache)
+        self._lives = _Lives(self._collector)
+        self._types: Counter[type[ev.Event]] = Counter()
+        self._last_ts = 0
+
+    def feed(self, event: ev.Event) -> None:
+        """Take the next event."""
+        kind = type(event)
+        self._types[kind] += 1
+        self._last_ts = event.ts
+        self._collector.feed(event)
+        if note := _NOTES.get(kind):
+            note(self._lives, event)
+
+    def facts(self) -> TraceFacts:
+        """What has been found."""
+        tags = {str(kind.__struct_config__.tag): count for kind, count in self._types.items()}
+        return TraceFacts(self._collector.metrics(), list(self._lives.by_serial.values()), tags, self._last_ts)
 
 
 class _Lives:

@@ -1,7 +1,7 @@
 """`Timeline`: any step of a trace at once, and the whole trace at a glance.
 
-States are folded only where somebody looks. Every so many events the fold leaves a copy behind, a *keyframe*, so that
-no step is further away than that; the distance grows with the pool, because a copy costs as much as the pool is big.
+States are folded only where somebody looks, from the nearest state that was kept (`sim.keyframes`), and the events of
+a large trace are decoded only there (`engine.trace.open_file`).
 
 ::
 
@@ -11,35 +11,27 @@ no step is further away than that; the distance grows with the pool, because a c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
 
 from engine.errors import TraceError
 from engine.metrics import IterationMetrics
 from engine.trace import events as ev
+from engine.trace.file import AnyTrace
+from sim.keyframes import Keyframes
 from sim.plan import PlanState
-from sim.state import State, StateError
-from sim.summary import LifeLine, TraceSummary, summarise
-
-if TYPE_CHECKING:
-    from engine.trace.file import Trace
-
-#: Events between keyframes are at least this many, and at least half as many as there are blocks.
-_KEYFRAME_EVENTS = 1024
-
-
-class _Span(NamedTuple):
-    """Positions in the list of events: where a step begins, where its plan is complete, where it has been answered."""
-
-    start: int
-    planned: int
-    end: int
+from sim.spans import Span
+from sim.state import State
+from sim.summary import LifeLine, TraceSummary
+from sim.touches import Touches
+from sim.trace_index import FreshIndex, Progress, TraceIndex, open_indexed
 
 
 class StepView:
     """One step: its events, and the state before, at and after its plan. States are folded when first asked for."""
 
-    def __init__(self, timeline: Timeline, step: int, span: _Span, previous: _Span) -> None:
+    def __init__(self, timeline: Timeline, step: int, span: Span, previous: Span) -> None:
         self.step = step
         self.header = timeline.header
         self._timeline = timeline
@@ -52,7 +44,7 @@ class StepView:
         return [e for e in self._timeline.events[self._span.start : self._span.end] if e.step == self.step]
 
     @cached_property
-    def preceding(self) -> list[ev.Event]:
+    def preceding(self) -> Sequence[ev.Event]:
         """What happened between the end of the step before and this one: arrivals, aborts, a reset."""
         return self._timeline.events[self._previous.end : self._span.start]
 
@@ -103,19 +95,37 @@ class StepView:
 class Timeline:
     """A trace one can move about in.
 
+    Args:
+        trace: in memory, or in its file.
+        index: what one pass over it has found; None: the pass is made now.
+
     Raises:
         StateError: its steps are not numbered from 1 upwards.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: AnyTrace, index: TraceIndex | None = None) -> None:
         self.trace = trace
         self.header = trace.header
         self.events = trace.events
-        self._spans = _spans(trace.events)
+        self._index = FreshIndex.of(trace) if index is None else index
+        self._spans = self._index.spans
         self.steps: list[int] = list(self._spans)
         """Numbers of the steps, in order; normally 1, 2, 3, …"""
-        self._interval = max(_KEYFRAME_EVENTS, trace.header.kv_cache.num_gpu_blocks // 2)
-        self._keyframes = {0: State.initial(trace.header)}
+        self._keyframes = Keyframes(trace.header, self._index.keyframes)
+
+    @classmethod
+    def open(cls, path: str | Path, progress: Progress = lambda share: None) -> Timeline:
+        """Open a trace file, however large: see `sim.trace_index`.
+
+        Args:
+            path: the file.
+            progress: is told which share is done, 0 to 1, while a large trace is looked through for the first time.
+
+        Raises:
+            TraceError: no such file, not a trace, of an unknown version, or damaged before its end.
+            StateError: its steps are not numbered from 1 upwards.
+        """
+        return cls(*open_indexed(Path(path), progress))
 
     def step(self, number: int) -> StepView:
         """The view of a step.
@@ -123,10 +133,7 @@ class Timeline:
         Raises:
             TraceError: the trace has no such step.
         """
-        span = self._spans.get(number)
-        if span is None:
-            raise TraceError(self._no_such_step(number))
-        return StepView(self, number, span, self._spans.get(number - 1, _Span(0, 0, 0)))
+        return StepView(self, number, self.span(number), self._spans.get(number - 1, Span(0, 0, 0)))
 
     def _no_such_step(self, number: int) -> str:
         if not self.steps:
@@ -139,59 +146,39 @@ class Timeline:
         Raises:
             StateError: an event before that cannot follow the ones before it.
         """
-        number = position // self._interval
-        while number not in self._keyframes:
-            number -= 1
-        state = self._keyframes[number].copy()
-        for place in range(number * self._interval, position):
-            state.apply(self.events[place])
-            if (place + 1) % self._interval == 0:
-                # Never changed once it is there, so that several readers may fold at the same time.
-                self._keyframes.setdefault((place + 1) // self._interval, state.copy())
+        start, nearest = self._keyframes.nearest(position)
+        state = nearest.copy()
+        for place, event in enumerate(self.events[start:position], start + 1):
+            state.apply(event)
+            self._keyframes.offer(place, state)
         return state
 
+    @property
+    def touches(self) -> Touches:
+        """Which events concern a block, and which a request."""
+        return self._index.touches
+
+    def span(self, number: int) -> Span:
+        """Where the events of a step are. Raises as `step`."""
+        span = self._spans.get(number)
+        if span is None:
+            raise TraceError(self._no_such_step(number))
+        return span
+
     @cached_property
-    def _summary(self) -> tuple[TraceSummary, dict[int, LifeLine]]:
-        return summarise(self.trace)
+    def _summary(self) -> TraceSummary:
+        return self._index.facts.summary(self.trace.truncated)
 
     def summary(self) -> TraceSummary:
         """The whole trace in numbers."""
-        return self._summary[0]
+        return self._summary
 
     @property
     def series(self) -> list[IterationMetrics]:
         """One line of numbers per step, in the order of `steps`."""
-        return self._summary[0].metrics.iterations
+        return self._index.facts.metrics.iterations
 
-    @property
+    @cached_property
     def life_lines(self) -> dict[int, LifeLine]:
         """By serial: the steps at which a request arrived, ran, was preempted and ended."""
-        return self._summary[1]
-
-
-#: What a client may send between two steps: what follows it belongs to no step that has been answered.
-_BETWEEN = (ev.RequestAdded, ev.CacheResetAsked)
-
-
-def _spans(events: list[ev.Event]) -> dict[int, _Span]:
-    starts: dict[int, int] = {}
-    planned: dict[int, int] = {}
-    ends: dict[int, int] = {}
-    newest = answered = closed = 0
-    for position, event in enumerate(events):
-        kind = type(event)
-        if kind in _BETWEEN:
-            closed = answered
-            continue
-        if kind is ev.ScheduleCalled:
-            if event.step <= newest:
-                raise StateError(event, f"it begins step {event.step}, where one after {newest} is due")
-            starts[event.step] = position
-            newest = event.step
-        elif kind is ev.StepScheduled:
-            planned[event.step] = position + 1
-        elif kind is ev.StepOutput or kind is ev.ExecutorFailed:
-            answered = event.step
-        if event.step != closed:
-            ends[event.step] = position + 1
-    return {step: _Span(start, planned.get(step, ends[step]), ends[step]) for step, start in starts.items()}
+        return self._index.facts.life_lines()

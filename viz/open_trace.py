@@ -10,7 +10,6 @@ from pathlib import Path
 import streamlit as st
 
 from engine.errors import TraceError
-from engine.trace.file import read_trace
 from sim.replay import ReplayReport, replay
 from sim.timeline import Timeline
 
@@ -87,7 +86,7 @@ def open_timeline(name: str) -> tuple[Timeline, FileVersion]:
 
 @st.cache_resource(max_entries=8, show_spinner="Reading the trace …")
 def _timeline(version: FileVersion) -> Timeline:
-    return Timeline(read_trace(version.path))
+    return Timeline.open(version.path)
 
 
 @st.cache_resource(max_entries=32, show_spinner="Replaying the trace …")

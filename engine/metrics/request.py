@@ -6,6 +6,12 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    _Times = array[int]
+else:  # up to Python 3.11 an array has no type of its elements when the program runs
+    _Times = array
 
 
 @dataclass(slots=True)
@@ -22,7 +28,7 @@ class RequestMetrics:
     """When it entered the core, its prompt tokenised."""
     first_scheduled_ns: int | None = None
     """When it was first given tokens in a step."""
-    output_times_ns: array[int] = field(default_factory=lambda: array("q"), repr=False)
+    output_times_ns: _Times = field(default_factory=lambda: array("q"), repr=False)
     """When its tokens came: one entry per step that brought any, since tokens of one step come together."""
     finished_ns: int | None = None
     finish_reason: str | None = None

@@ -18,7 +18,7 @@ from sim.invariants.transfer import TRANSFER_INVARIANTS
 from sim.state import State, StateError
 
 if TYPE_CHECKING:
-    from engine.trace.file import Trace
+    from engine.trace.file import AnyTrace
 
 
 class PossibleFacts(Invariant):
@@ -105,7 +105,7 @@ class InvariantChecker:
         ]
 
 
-def check(trace: Trace) -> CheckReport:
+def check(trace: AnyTrace) -> CheckReport:
     """Check every invariant over a whole trace."""
     checker = InvariantChecker(trace.header)
     violations: list[Violation] = []
@@ -115,6 +115,6 @@ def check(trace: Trace) -> CheckReport:
     return CheckReport(checker.num_events, checker.num_looks, violations, checker.stopped_at)
 
 
-def check_trace(trace: Trace) -> list[Violation]:
+def check_trace(trace: AnyTrace) -> list[Violation]:
     """What a trace does not keep, in the order of its events; empty when all is well."""
     return check(trace).violations

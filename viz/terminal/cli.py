@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.text import Text
+from tqdm import tqdm
 
-from engine.trace.file import read_trace
 from sim.timeline import Timeline
 
 #: A drawing is made for this width at most: lines that cross a wide screen are hard to follow.
@@ -24,7 +24,8 @@ def trace(
     from viz.terminal.step import step_view
     from viz.terminal.summary import trace_view
 
-    timeline = Timeline(read_trace(trace_file))
+    with tqdm(desc="looking the trace through", total=100, leave=False, disable=None, bar_format="{l_bar}{bar}") as bar:
+        timeline = Timeline.open(trace_file, lambda share: bar.update(int(100 * share) - bar.n))
     drawing = (
         trace_view(trace_file.name, timeline)
         if step is None
