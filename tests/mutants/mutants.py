@@ -166,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         "accepted drafts counted as rejected",
-        (Edit(update._take_back_rejected, "(len(token_ids) - 1)", "0"),),
+        (Edit(update._take_back_rejected, "len(token_ids) - 1", "0"),),
         ("output taken in",),
     ),
 )
