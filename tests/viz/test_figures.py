@@ -191,7 +191,7 @@ def test_selected_block_is_explained() -> None:
 def _with_blocks(timeline: Timeline, num_blocks: int) -> Timeline:
     """The same trace, as if its pool had been that large: the blocks behind the ones it used stay free."""
     kv_cache = msgspec.structs.replace(timeline.header.kv_cache, num_gpu_blocks=num_blocks)
-    return Timeline(Trace(msgspec.structs.replace(timeline.header, kv_cache=kv_cache), timeline.events))
+    return Timeline(Trace(msgspec.structs.replace(timeline.header, kv_cache=kv_cache), list(timeline.events)))
 
 
 def test_a_large_pool_is_an_overview_with_a_window() -> None:

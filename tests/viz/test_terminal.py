@@ -196,7 +196,7 @@ def test_the_summary_tells_how_long_the_start_took(timeline: Timeline) -> None:
 
 def test_a_big_pool_is_drawn_where_something_is(timeline: Timeline) -> None:
     kv_cache = msgspec.structs.replace(timeline.header.kv_cache, num_gpu_blocks=10_000)
-    big = Timeline(Trace(msgspec.structs.replace(timeline.header, kv_cache=kv_cache), timeline.events[:60]))
+    big = Timeline(Trace(msgspec.structs.replace(timeline.header, kv_cache=kv_cache), list(timeline.events[:60])))
     text = drawn(step_view("crowd.jsonl", big.step(big.steps[0]), 99))
     assert "blocks not drawn" in text
     assert len(text.splitlines()) < 120
@@ -237,7 +237,7 @@ def test_a_step_cut_within_its_plan_claims_nothing_that_it_does_not_know(timelin
         for kind in (ev.ScheduleCalled, ev.StepScheduled)
     )
     for cut in range(start + 1, end + 1):
-        view = Timeline(Trace(timeline.header, events[:cut])).step(preempting)
+        view = Timeline(Trace(timeline.header, list(events[:cut]))).step(preempting)
         text = " ".join(drawn(step_view("crowd.jsonl", view, preempting), 120).split())
         assert text.count(UNPLANNED) == 3  # scheduler, forward pass, why
         assert "nothing is to be computed" not in text
@@ -251,7 +251,7 @@ def test_a_step_cut_within_its_plan_claims_nothing_that_it_does_not_know(timelin
 
 def test_a_trace_of_one_step_has_no_empty_tables_and_no_doubled_numbers(timeline: Timeline) -> None:
     first = next(i for i, e in enumerate(timeline.events) if isinstance(e, ev.ScheduleCalled) and e.step == 2)
-    text = drawn(trace_view("crowd.jsonl", Timeline(Trace(timeline.header, timeline.events[:first]))))
+    text = drawn(trace_view("crowd.jsonl", Timeline(Trace(timeline.header, list(timeline.events[:first])))))
     axis = next(line for line in text.splitlines() if line.split()[:1] == ["step"])
     assert axis.split() == ["step", "1"]
     assert "none: no request has completed" in text
