@@ -25,5 +25,9 @@ class TraceError(OrreryError, ValueError):
     """A file is not a trace, is damaged, or was written by an unknown version."""
 
 
+class QueryError(OrreryError, ValueError):
+    """A question about a trace that cannot be asked."""
+
+
 class ForwardError(OrreryError, RuntimeError):
     """The forward pass of a step failed; the requests of that step are finished with an error."""

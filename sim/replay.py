@@ -11,7 +11,7 @@ follow from the recorded probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Set
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +21,7 @@ from engine.core.messages import ForwardFailure
 from engine.core.seams import GrammarBackend
 from engine.errors import ForwardError, OrreryError
 from engine.trace.events import (
+    EVENT_TYPES,
     CacheResetAsked,
     Event,
     EventClass,
@@ -99,14 +100,14 @@ class ReplayReport(NamedTuple):
 class _Collector:
     """Takes the events of the replayed core, and stamps them as the recorder of the original did."""
 
-    def __init__(self, engine: int, rank: int, is_compared: Callable[[Event], bool]) -> None:
+    def __init__(self, engine: int, rank: int, compared: Set[type[Event]]) -> None:
         self.step = 0
         self.decisions: list[Event] = []
         self._engine, self._rank = engine, rank
-        self._is_compared = is_compared
+        self._compared = compared
 
     def emit(self, event: Event) -> None:
-        if self._is_compared(event):
+        if type(event) in self._compared:
             event.step, event.engine, event.rank = self.step, self._engine, self._rank
             self.decisions.append(event)
 
@@ -137,8 +138,8 @@ class Replay:
     def __init__(self, trace: AnyTrace, grammar_backend: GrammarBackend | None = None) -> None:
         self.trace = trace
         header = trace.header
-        self._recomputes = grammar_backend is not None
-        self._collector = _Collector(header.engine, header.rank, self._is_compared)
+        self._compared = _compared_types(recomputes=grammar_backend is not None)
+        self._collector = _Collector(header.engine, header.rank, self._compared)
         self._executor, self._grammars = RecordedExecutor(), RecordedGrammarBackend()
         self._connector = RecordedKVConnector()
         self.core = EngineCore(
@@ -192,13 +193,12 @@ class Replay:
         current = _Exchange(None, [], [])
         for event in self.trace.events:
             self._last = type(event)
-            kind = event.kind
-            if kind is EventClass.DECISION or (kind is EventClass.DERIVED and self._is_compared(event)):
+            if type(event) in self._compared:
                 current.recorded.append(event)
-            elif kind is EventClass.INPUT and not event.is_answer:
+            elif event.kind is EventClass.INPUT and not event.is_answer:
                 yield current
                 current = _Exchange(event, [], [event])
-            elif kind is not EventClass.OBSERVATION:
+            elif event.kind is not EventClass.OBSERVATION:
                 current.heard.append(event)
         yield current
 
@@ -211,12 +211,6 @@ class Replay:
             self._connector.hear(event)
         refusal = self._feed(exchange.input) if exchange.input is not None else None
         return refusal or self._fill_bitmasks(exchange.recorded)
-
-    def _is_compared(self, event: Event) -> bool:
-        """Whether the core brings an event forth again."""
-        if event.kind is EventClass.DERIVED:
-            return self._recomputes or not event.needs_backend
-        return event.kind is EventClass.DECISION
 
     def _may_be_cut(self, refusal: str | None) -> bool:
         """Whether a crash may have cut the file between an input and the end of its decisions.
@@ -312,6 +306,16 @@ def replay(trace: AnyTrace, grammar_backend: GrammarBackend | None = None) -> Re
         grammar_backend: to recompute what follows from grammars, too; one that compiles a grammar at once.
     """
     return Replay(trace, grammar_backend).run()
+
+
+def _compared_types(*, recomputes: bool) -> frozenset[type[Event]]:
+    """Types of event that the core brings forth again; `recomputes`: there is a backend."""
+    return frozenset(
+        kind
+        for kind in EVENT_TYPES.values()
+        if kind.kind is EventClass.DECISION
+        or (kind.kind is EventClass.DERIVED and (recomputes or not kind.needs_backend))
+    )
 
 
 def _num_agreed(recorded: list[Event], recomputed: list[Event]) -> int:

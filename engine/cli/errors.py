@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import typer
 
-from engine.errors import ConfigError, OrreryError, RequestError
+from engine.errors import ConfigError, OrreryError, QueryError, RequestError
 
 FAILURE = 1
 USAGE = 2
@@ -41,7 +41,7 @@ def explain(error: BaseException, extra: str | None = None) -> Explained:
         extra: the extra of `llm-orrery` that holds the command's packages, named when one of them is missing.
     """
     match error:
-        case ConfigError() | RequestError():
+        case ConfigError() | QueryError() | RequestError():
             return Explained(str(error), USAGE)
         case OrreryError():
             return Explained(str(error), FAILURE)
