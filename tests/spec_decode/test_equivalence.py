@@ -44,6 +44,12 @@ KINDS = {name: METHODS[name] for name in ("n-gram", "draft model", "eagle", "med
 SUN_OR_MOON = GuidedDecodingParams(regex="(the moon |the sun ){2,12}end")
 
 
+@pytest.fixture(autouse=True)
+def nobody_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tested here is verdicts, so requests go on drafting even if few are good."""
+    monkeypatch.setattr("engine.core.scheduler.drafting.PATIENCE", 1_000_000)
+
+
 class Run(NamedTuple):
     outputs: list[RequestOutput]
     trace: Trace
@@ -244,7 +250,7 @@ def test_a_seeded_request_repeats_itself(tmp_path: Path) -> None:
         first.require_verdicts()
 
 
-# Medusa's heads do not see each other's drafts: none of theirs follows this grammar, which they were not trained on.
+# Medusa's heads do not see each other's drafts: hardly any of theirs follow this grammar, which they never saw.
 @pytest.mark.parametrize("config", [NGRAM, DRAFT_MODEL, EAGLE], ids=["n-gram", "draft model", "eagle"])
 def test_sampled_output_keeps_to_its_grammar(tmp_path: Path, config: dict[str, Any]) -> None:
     params = [
