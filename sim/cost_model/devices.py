@@ -34,7 +34,7 @@ class RooflineDevice(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
     source: str = ""
 
 
-_SXM = "80 % and 65 % of the peaks are assumptions"
+_ASSUMED = "80 % and 65 % of the peaks are assumptions"
 
 DEVICES = {
     device.name: device
@@ -44,28 +44,28 @@ DEVICES = {
             memory_bytes=80 * GIB,
             bytes_per_second=2.039e12,
             flops_per_second=312e12,
-            source=f"NVIDIA A100 80GB SXM data sheet: 2,039 GB/s, 312 TFLOPS BF16; {_SXM}",
+            source=f"NVIDIA A100 80GB SXM data sheet: 2,039 GB/s, 312 TFLOPS BF16; {_ASSUMED}",
         ),
         RooflineDevice(
             name="h100",
             memory_bytes=80 * GIB,
             bytes_per_second=3.35e12,
             flops_per_second=989.4e12,
-            source=f"NVIDIA H100 SXM data sheet: 3.35 TB/s, 989.4 TFLOPS BF16 (1,979 with sparsity); {_SXM}",
+            source=f"NVIDIA H100 SXM data sheet: 3.35 TB/s, 989.4 TFLOPS BF16 (1,979 with sparsity); {_ASSUMED}",
         ),
         RooflineDevice(
             name="h200",
             memory_bytes=141 * 10**9,
             bytes_per_second=4.8e12,
             flops_per_second=989.4e12,
-            source=f"NVIDIA H200 SXM data sheet: 141 GB, 4.8 TB/s, 989.4 TFLOPS BF16 (1,979 with sparsity); {_SXM}",
+            source=f"NVIDIA H200 SXM data sheet: 141 GB, 4.8 TB/s, 989.4 TFLOPS BF16 (1,979 with sparsity); {_ASSUMED}",
         ),
         RooflineDevice(
             name="l4",
             memory_bytes=24 * GIB,
             bytes_per_second=300e9,
             flops_per_second=121e12,
-            source=f"NVIDIA L4 data sheet: 24 GB, 300 GB/s, 121 TFLOPS BF16 (242 with sparsity); {_SXM}",
+            source=f"NVIDIA L4 data sheet: 24 GB, 300 GB/s, 121 TFLOPS BF16 (242 with sparsity); {_ASSUMED}",
         ),
         RooflineDevice(
             name="rtx4090",
@@ -73,7 +73,7 @@ DEVICES = {
             bytes_per_second=1.008e12,
             flops_per_second=165.2e12,
             source="NVIDIA Ada GPU architecture white paper: 24 GB, 1,008 GB/s, 165.2 TFLOPS BF16 with FP32 sums; "
-            f"{_SXM}",
+            f"{_ASSUMED}",
         ),
         RooflineDevice(
             name="cpu",
