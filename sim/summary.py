@@ -6,11 +6,13 @@ in which things happened to a request.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.core.messages import RequestStatus
 from engine.metrics import MetricsCollector, RequestMetrics, RunMetrics
 from engine.trace import events as ev
 
@@ -53,14 +55,29 @@ class LifeLine:
     added: int
     scheduled: list[int] = field(default_factory=list)
     """Steps in which it got tokens."""
-    first_token: int | None = None
+    prefills: list[tuple[int, int]] = field(default_factory=list)
+    """Those of them in which it was in prefill, each with its tokens."""
+    tokens: list[int] = field(default_factory=list)
+    """Steps that brought it new tokens: one for each of `request.output_times_ns`."""
     preempted: list[int] = field(default_factory=list)
     finished: int | None = None
+    turns: list[tuple[int, str]] = field(default_factory=list)
+    """Its statuses, each with the first step that was planned with it."""
 
     @property
     def first_scheduled(self) -> int | None:
         """The first step in which it got tokens."""
         return self.scheduled[0] if self.scheduled else None
+
+    @property
+    def first_token(self) -> int | None:
+        """The step that brought its first token."""
+        return self.tokens[0] if self.tokens else None
+
+    def status_in(self, step: int) -> RequestStatus | None:
+        """Its status as the forward pass of a step runs; None before it was there."""
+        place = bisect_right(self.turns, step, key=lambda turn: turn[0])
+        return RequestStatus(self.turns[place - 1][1]) if place else None
 
 
 @dataclass(slots=True)
@@ -135,13 +152,28 @@ class _Lives:
     def __init__(self, collector: MetricsCollector) -> None:
         self.by_serial: dict[int, LifeLine] = {}
         self._collector = collector
+        self._planned = 0
+        """The step whose plan is the first to see what happens now."""
 
     def added(self, event: ev.RequestAdded) -> None:
         request = self._collector.request(event.request)
         assert request is not None
         self.by_serial[event.request] = LifeLine(request, added=event.step)
 
+    def turned(self, event: ev.RequestStatusChanged) -> None:
+        if life := self.by_serial.get(event.request):
+            life.turns.append((self._planned, event.new))
+
+    def started(self, event: ev.StepStarted) -> None:
+        self._planned = event.step
+
+    def row(self, event: ev.ScheduleRequest) -> None:
+        life = self.by_serial.get(event.request)
+        if event.phase == "prefill" and life is not None:
+            life.prefills.append((event.step, event.num_scheduled_tokens))
+
     def scheduled(self, event: ev.StepScheduled) -> None:
+        self._planned = event.step + 1
         for serial in event.requests:
             if life := self.by_serial.get(serial):
                 life.scheduled.append(event.step)
@@ -149,11 +181,13 @@ class _Lives:
     def preempted(self, event: ev.SchedulePreempted) -> None:
         if life := self.by_serial.get(event.victim):
             life.preempted.append(event.step)
+            if life.prefills and life.prefills[-1][0] == event.step:
+                life.prefills.pop()  # the step takes its row back
 
     def updated(self, event: ev.UpdateRequest) -> None:
         life = self.by_serial.get(event.request)
-        if event.appended and life is not None and life.first_token is None:
-            life.first_token = event.step
+        if event.appended and life is not None:
+            life.tokens.append(event.step)
 
     def finished(self, event: ev.RequestFinished) -> None:
         if life := self.by_serial.get(event.request):
@@ -162,6 +196,9 @@ class _Lives:
 
 _NOTES: dict[type[ev.Event], Callable[[_Lives, Any], None]] = {
     ev.RequestAdded: _Lives.added,
+    ev.RequestStatusChanged: _Lives.turned,
+    ev.StepStarted: _Lives.started,
+    ev.ScheduleRequest: _Lives.row,
     ev.StepScheduled: _Lives.scheduled,
     ev.SchedulePreempted: _Lives.preempted,
     ev.UpdateRequest: _Lives.updated,

@@ -97,6 +97,22 @@ def test_sums_agree_with_the_trace(trace: Trace) -> None:
         assert set(life.preempted).isdisjoint(life.scheduled)
 
 
+def test_a_life_line_says_what_each_step_was_planned_with(trace: Trace) -> None:
+    timeline = Timeline(trace)
+    lives = timeline.life_lines
+    for view in map(timeline.step, timeline.steps):
+        requests = view.planned.requests
+        assert {r: lives[r].status_in(view.step) for r in lives} == {
+            r: requests[r].status if r in requests else None for r in lives
+        }
+        rows = view.plan.rows.values()
+        prefills = {row.request: row.num_scheduled_tokens for row in rows if row.phase == "prefill"}
+        assert {r: dict(lives[r].prefills)[view.step] for r in lives if view.step in dict(lives[r].prefills)} == prefills
+    for serial, life in lives.items():
+        assert len(life.tokens) == len(life.request.output_times_ns), serial
+        assert set(life.tokens) <= set(life.scheduled)
+
+
 def test_a_step_that_is_not_there_is_refused(trace: Trace) -> None:
     timeline = Timeline(trace)
     last = timeline.steps[-1]
