@@ -281,6 +281,10 @@ def _kv_uncached(state: State, event: ev.KVUncached) -> None:
         state.pool.uncache(block_id, block_hash)
 
 
+def _config_changed(state: State, event: ev.ConfigChanged) -> None:
+    state.scheduler = event.scheduler
+
+
 def _cache_reset(state: State, event: ev.CacheReset) -> None:
     if event.done:
         state.pool.forget_prefixes()
@@ -332,6 +336,7 @@ FOLDS: dict[type[ev.Event], Callable[[State, Any], None]] = {
     ev.RequestFinished: _request_finished,
     ev.TokenPieces: _token_pieces,
     ev.OutputText: _output_text,
+    ev.ConfigChanged: _config_changed,
     ev.StepStarted: _step_started,
     ev.ScheduleRequest: _schedule_request,
     ev.ScheduleSkipped: _schedule_skipped,

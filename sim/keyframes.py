@@ -137,7 +137,7 @@ def _bare(state: State) -> State:
     """The state without what is written elsewhere."""
     pool = state.pool
     return State(
-        policy=state.policy,
+        scheduler=state.scheduler,
         block_size=state.block_size,
         num_groups=state.num_groups,
         pool=PoolState(pool.ref_counts, pool.hashes, pool.owners, pool.origins, pool.free_block_queue, {}),

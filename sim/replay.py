@@ -23,6 +23,7 @@ from engine.errors import ForwardError, OrreryError
 from engine.trace.events import (
     EVENT_TYPES,
     CacheResetAsked,
+    ConfigChanged,
     Event,
     EventClass,
     ExecutorFailed,
@@ -235,6 +236,8 @@ class Replay:
                     self.core.kv_done(event.finished_receiving, event.finished_sending)
                 case CacheResetAsked():
                     self.core.reset_prefix_cache()
+                case ConfigChanged():
+                    self.core.reconfigure(event.scheduler)
                 case ScheduleCalled():
                     plan = self.core.schedule()
                     if plan.rows:

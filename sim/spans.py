@@ -8,7 +8,7 @@ from engine.trace import events as ev
 from sim.state import StateError
 
 #: What a client may send between two steps: what follows it belongs to no step that has been answered.
-_BETWEEN = (ev.RequestAdded, ev.CacheResetAsked)
+_BETWEEN = (ev.RequestAdded, ev.CacheResetAsked, ev.ConfigChanged)
 
 
 class Span(NamedTuple):

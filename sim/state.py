@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from engine.config import Policy
+from engine.config import Policy, SchedulerConfig
 from engine.errors import TraceError
 from engine.trace import events as ev
 from sim.fold import FOLDS
@@ -42,7 +42,8 @@ class StateError(TraceError):
 class State:
     """A moment of a trace."""
 
-    policy: Policy
+    scheduler: SchedulerConfig
+    """The limits in force."""
     block_size: int
     num_groups: int
     pool: PoolState
@@ -68,7 +69,7 @@ class State:
     def initial(cls, header: ev.Header) -> State:
         """The core before its first event: no request, every block free."""
         return cls(
-            policy=header.config.scheduler.policy,
+            scheduler=header.config.scheduler,
             block_size=header.kv_cache.block_size,
             num_groups=len(header.kv_cache.groups),
             pool=PoolState.fresh(header.kv_cache.num_gpu_blocks),
@@ -77,7 +78,7 @@ class State:
     def copy(self) -> State:
         """A state of its own; costs O(requests + blocks). Requests that have ended are shared, see `sim.fold`."""
         return State(
-            policy=self.policy,
+            scheduler=self.scheduler,
             block_size=self.block_size,
             num_groups=self.num_groups,
             pool=self.pool.copy(),
@@ -112,6 +113,11 @@ class State:
         for event in events:
             self.apply(event)
         return self
+
+    @property
+    def policy(self) -> Policy:
+        """Who is served first."""
+        return self.scheduler.policy
 
     def request(self, serial: int) -> RequestState:
         """The request of a serial.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engine.automaton import Automaton
-from engine.config import EngineConfig, KVCacheConfig
+from engine.config import EngineConfig, KVCacheConfig, SchedulerConfig
 from engine.core.kv_cache.stats import PrefixCacheStats
 from engine.core.messages import (
     EngineCoreOutputs,
@@ -29,6 +29,7 @@ from engine.core.structured_output import StructuredOutputManager
 from engine.errors import ConfigError, RequestError
 from engine.trace.events import (
     CacheResetAsked,
+    ConfigChanged,
     ExecutorFailed,
     GrammarFailed,
     GrammarReady,
@@ -162,6 +163,17 @@ class EngineCore:
         if self._trace is not None:
             self._trace.emit(CacheResetAsked())
         return self.scheduler.kv_cache_manager.reset_prefix_cache()
+
+    def reconfigure(self, limits: SchedulerConfig) -> None:
+        """Change what a step may hold, from the next one on. Nobody who runs already is sent away.
+
+        Raises:
+            ConfigError: it names another policy, or another way to plan: these are chosen when a core is made.
+        """
+        self.scheduler.require_changeable(limits)
+        if self._trace is not None:
+            self._trace.emit(ConfigChanged(scheduler=limits))
+        self.scheduler.config = limits
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats:
         """How much of what was asked of the prefix cache it had."""

@@ -21,7 +21,7 @@ _FAMILIES = {
     "Requests": ("request", "token", "output"),
     "Grammars": ("grammar",),
     "Speculative decoding": ("spec",),
-    "Steps": ("schedule", "step", "executor", "update"),
+    "Steps": ("schedule", "step", "executor", "update", "config"),
     "KV cache": ("kv", "cache"),
     "KV transfer": ("kv_transfer",),
     "Forward pass and sampling": ("forward",),

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.automaton import Automaton
-from engine.config import EngineConfig, KVCacheConfig, ModelFacts, TraceLevel
+from engine.config import EngineConfig, KVCacheConfig, ModelFacts, SchedulerConfig, TraceLevel
 from engine.inputs import LoRARequest, MultiModalFeature
 from engine.logprobs import TopLogprobs
 from engine.sampling_params import GrammarSpec, SamplingParams
@@ -538,6 +538,14 @@ class CacheResetAsked(Event, tag="cache.reset", kw_only=True):
     kind = INPUT
 
 
+class ConfigChanged(Event, tag="config.changed", kw_only=True):
+    """The limits of a step were changed while the core ran: `EngineCore.reconfigure`. They hold from the next step on,
+    in place of those that the header names."""
+
+    kind = INPUT
+    scheduler: Annotated[SchedulerConfig, Meta(description="what a step may hold from now on")]
+
+
 class CacheReset(Event, tag="cache.reset_done", kw_only=True):
     """The answer: done only when no block is in use."""
 
@@ -717,6 +725,7 @@ AnyEvent = (
     | KVUncached
     | KVFreed
     | CacheResetAsked
+    | ConfigChanged
     | CacheReset
     | KVTransferMatched
     | KVTransferFinished

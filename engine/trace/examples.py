@@ -42,6 +42,7 @@ HEADER = ev.Header(
         dtype="float32",
         eos_token_ids=(2,),
         num_parameters=1_375_000,
+        intermediate_size=512,
     ),
     kv_cache=KVCacheConfig(
         num_gpu_blocks=64,
@@ -152,6 +153,7 @@ _EVENTS: tuple[ev.Event, ...] = (
     ev.KVUncached(block_ids=[9], hashes=[_FIRST], why="the forward pass failed"),
     ev.KVFreed(request=1, group=0, block_ids=[10, 9, 2, 1], ref_counts=[0, 0, 0, 1], why="end of sequence"),
     ev.CacheResetAsked(),
+    ev.ConfigChanged(scheduler=SchedulerConfig(max_num_batched_tokens=32)),
     ev.CacheReset(done=False, blocks_in_use=5),
     ev.KVTransferMatched(request=1, num_tokens=32, load_async=True),
     ev.KVTransferFinished(request=0, sending=True),

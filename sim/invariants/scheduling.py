@@ -27,7 +27,7 @@ class TokenBudget(Invariant):
 
     @after(ev.StepStarted)
     def begins(self, state: State, event: ev.StepStarted) -> Sentences:
-        limit = self.header.config.scheduler.max_num_batched_tokens
+        limit = state.scheduler.max_num_batched_tokens
         if event.token_budget != limit:
             yield f"the step begins with a budget of {event.token_budget}, max_num_batched_tokens is {limit}"
 
@@ -91,7 +91,7 @@ class TokensGiven(Invariant):
 
     @before(ev.ScheduleRequest)
     def long_prefill(self, state: State, event: ev.ScheduleRequest) -> Sentences:
-        threshold = self.header.config.scheduler.long_prefill_token_threshold
+        threshold = state.scheduler.long_prefill_token_threshold
         if 0 < threshold < event.num_scheduled_tokens:
             yield (
                 f"r{event.request} got {event.num_scheduled_tokens} tokens, long_prefill_token_threshold is {threshold}"
@@ -131,11 +131,11 @@ class MaxNumSeqs(Invariant):
     """The other limit of a step."""
 
     name = "max_num_seqs"
-    statement = "At most max_num_seqs requests run at once."
+    statement = "Nobody joins the running requests when max_num_seqs of them run."
 
     @after(ev.RequestStatusChanged)
     def running(self, state: State, event: ev.RequestStatusChanged) -> Sentences:
-        limit = self.header.config.scheduler.max_num_seqs
+        limit = state.scheduler.max_num_seqs
         if event.new == RequestStatus.RUNNING.value and len(state.running) > limit:
             yield f"with r{event.request} {len(state.running)} requests run, max_num_seqs is {limit}"
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from engine.config import EngineConfig, KVCacheConfig, KVCacheGroup, ModelFacts
 from engine.core.engine_core import EngineCore
 from engine.core.kv_cache.block_hash import none_hash_for
@@ -177,6 +179,7 @@ class Crowd:
     num_drafts: int = 0
     connector: DiceConnector | None = None
     _compiling: list[str] = field(default_factory=list)
+    _narrowed: bool = False
 
     def drive(self, core: EngineCore) -> None:
         """Run until every request has ended."""
@@ -193,6 +196,8 @@ class Crowd:
             self._disturb(core, rng, 0.03)
             if rng.random() < 0.05:
                 core.reset_prefix_cache()
+            if added == self.num_requests and len(core.requests) <= 4 and not self._narrowed:
+                self._narrow(core)
             plan = core.schedule()
             if not plan.rows:
                 continue
@@ -244,6 +249,12 @@ class Crowd:
             draft_token_ids=drafts if self.num_drafts else None,
             speculation=_speculation(plan, sampled) if self.num_drafts else None,
         )
+
+    def _narrow(self, core: EngineCore) -> None:
+        """Fewer tokens a step, and fewer requests than run by now."""
+        self._narrowed, limits = True, core.scheduler.config
+        fewer = max(1, limits.max_num_batched_tokens - 3), max(1, limits.max_num_seqs // 3)
+        core.reconfigure(msgspec.structs.replace(limits, max_num_batched_tokens=fewer[0], max_num_seqs=fewer[1]))
 
     @staticmethod
     def _disturb(core: EngineCore, rng: random.Random, chance: float) -> None:
