@@ -16,37 +16,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from engine.core.engine_core import EngineCore
-from engine.core.messages import ForwardFailure
 from engine.core.seams import GrammarBackend
-from engine.errors import ForwardError, OrreryError
-from engine.trace.events import (
-    EVENT_TYPES,
-    CacheResetAsked,
-    ConfigChanged,
-    Event,
-    EventClass,
-    ExecutorFailed,
-    GrammarBitmaskFilled,
-    GrammarFailed,
-    GrammarReady,
-    KVTransferDone,
-    KVTransferFinished,
-    KVTransferMatched,
-    OutputText,
-    RequestAborted,
-    RequestAdded,
-    ScheduleCalled,
-    StepOutput,
-)
+from engine.errors import OrreryError
+from engine.trace.events import EVENT_TYPES, Event, EventClass, GrammarBitmaskFilled, OutputText
 from engine.trace.file import AnyTrace
-from sim.recorded import (
-    AnswersEnd,
-    RecordedExecutor,
-    RecordedGrammarBackend,
-    RecordedKVConnector,
-    recorded_request,
-)
+from sim.recorded import AnswersEnd
+from sim.recorded_core import RecordedCore
 
 _NOT_COMPARED = frozenset({"seq", "ts"})
 
@@ -141,17 +116,8 @@ class Replay:
         header = trace.header
         self._compared = _compared_types(recomputes=grammar_backend is not None)
         self._collector = _Collector(header.engine, header.rank, self._compared)
-        self._executor, self._grammars = RecordedExecutor(), RecordedGrammarBackend()
-        self._connector = RecordedKVConnector()
-        self.core = EngineCore(
-            header.config,
-            header.kv_cache,
-            header.model.max_model_len,
-            self._collector,
-            grammar_backend or self._grammars,
-            self._connector if trace.types & {KVTransferMatched, KVTransferFinished} else None,
-        )
-        self._ids: dict[int, str] = {}
+        self._recorded = RecordedCore(trace, self._collector, grammar_backend)
+        self.core = self._recorded.core
         self._answers_ended = False
         self._num_trusted = 0
         self._last: type[Event] = Event
@@ -207,9 +173,7 @@ class Replay:
         """Make a call; the collaborators answer as they did. Returns why the core refused it, if it did."""
         for event in exchange.heard:
             self._num_trusted += event.kind is EventClass.DERIVED
-            self._executor.hear(event)
-            self._grammars.hear(event)
-            self._connector.hear(event)
+            self._recorded.hear(event)
         refusal = self._feed(exchange.input) if exchange.input is not None else None
         return refusal or self._fill_bitmasks(exchange.recorded)
 
@@ -223,31 +187,10 @@ class Replay:
     def _feed(self, event: Event) -> str | None:
         """Make the call that an input event records. Returns why the core refused it, if it did."""
         try:
-            match event:
-                case RequestAdded():
-                    return self._add(event)
-                case RequestAborted():
-                    self.core.abort([self._ids[serial] for serial in event.requests], event.cause)
-                case GrammarReady():
-                    self.core.grammar_ready(self._ids[event.request])
-                case GrammarFailed():
-                    self.core.grammar_failed(self._ids[event.request], event.why)
-                case KVTransferDone():
-                    self.core.kv_done(event.finished_receiving, event.finished_sending)
-                case CacheResetAsked():
-                    self.core.reset_prefix_cache()
-                case ConfigChanged():
-                    self.core.reconfigure(event.scheduler)
-                case ScheduleCalled():
-                    plan = self.core.schedule()
-                    if plan.rows:
-                        self._executor.execute_model(plan)
-                case StepOutput() | ExecutorFailed():
-                    self._update(event.step)
+            return self._recorded.feed(event)
         except (OrreryError, ValueError, LookupError) as error:
             self._answers_ended = isinstance(error, AnswersEnd)
             return f"the core refuses this input: {error}"
-        return None
 
     def _fill_bitmasks(self, recorded: list[Event]) -> str | None:
         """Ask for the masks that were asked for here. Returns why the core refuses, if it does."""
@@ -258,17 +201,6 @@ class Replay:
         except (ValueError, LookupError) as error:
             return f"no mask can be filled: {error}"
         return None
-
-    def _add(self, event: RequestAdded) -> str | None:
-        serial = self.core.add(recorded_request(event))
-        self._ids[serial] = event.request_id
-        return None if serial == event.request else f"it is request {serial} in the order of arrival"
-
-    def _update(self, step: int) -> None:
-        try:
-            self.core.update(step, self._executor.sample_tokens(None))
-        except ForwardError as error:
-            self.core.update(step, ForwardFailure(step=step, why=str(error)))
 
     def _diverge(self, exchange: _Exchange, recomputed: list[Event], agreed: int, refusal: str | None) -> Divergence:
         if refusal and agreed == len(exchange.recorded):
