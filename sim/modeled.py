@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from engine.core.messages import GrammarBitmask, ModelRunnerOutput, ScheduledRow, SchedulerOutput
 from sim.clock import VirtualClock
@@ -12,19 +12,75 @@ from sim.cost_model.cost_model import CostModel
 _MASK = (1 << 64) - 1
 
 
+class TokenSource(Protocol):
+    """What the model says, without the model."""
+
+    def token(self, serial: int, position: int) -> int:
+        """The token at a position of a request, prompt included; the same whenever it is asked."""
+
+    def other(self, serial: int, position: int) -> int:
+        """A token that is not the one at that position."""
+
+
+class MadeUpTokens:
+    """Tokens that mean nothing.
+
+    Args:
+        vocab_size: they are below it.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def token(self, serial: int, position: int) -> int:
+        """See `TokenSource`."""
+        return (serial * 40_503 + position * 25_173) % self.vocab_size
+
+    def other(self, serial: int, position: int) -> int:
+        """See `TokenSource`."""
+        return (self.token(serial, position) + 1) % self.vocab_size
+
+
+class Drafter(Protocol):
+    """Proposes tokens, without a model."""
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """Most drafts per request and step."""
+
+    @property
+    def draft_ns(self) -> int:
+        """What drafting adds to a step."""
+
+    def drafts(self, serial: int, position: int, most: int, tokens: TokenSource) -> list[int]:
+        """What a request may say next.
+
+        Args:
+            serial: the request.
+            position: of the first of them.
+            most: so many are wanted.
+            tokens: what it will say.
+        """
+
+
 class DraftingModel(NamedTuple):
-    """A drafter known by how often it is right."""
+    """A `Drafter` known by how often it is right."""
 
     num_speculative_tokens: int
     acceptance_rate: float
     """Probability that a draft is accepted, given that those before it were."""
     draft_ns: int = 0
-    """What drafting adds to a step."""
     seed: int = 0
     """Decides which drafts are right."""
 
-    def is_right(self, serial: int, position: int) -> bool:
-        """Whether the draft for that position is what the model says; the same whenever it is asked."""
+    def drafts(self, serial: int, position: int, most: int, tokens: TokenSource) -> list[int]:
+        """See `Drafter`. Whether the draft for a position is right is the same whenever it is asked."""
+        return [
+            tokens.token(serial, place) if self._is_right(serial, place) else tokens.other(serial, place)
+            for place in range(position, position + most)
+        ]
+
+    def _is_right(self, serial: int, position: int) -> bool:
         return _mixed(self.seed, serial, position) < self.acceptance_rate
 
 
@@ -41,24 +97,29 @@ class StepRun(NamedTuple):
 
 
 class ModeledExecutor:
-    """An `Executor` for a simulation: passes the time that a cost model says, and makes tokens up.
+    """An `Executor` for a simulation: passes the time that a cost model says, and has its tokens from elsewhere.
 
-    The token at a position is a function of the request and the position, so a preempted request says the same again.
+    The token at a position is the same whenever it is asked for, so a preempted request says the same again.
 
     Args:
         cost_model: says how long steps take.
         clock: passes that time.
-        vocab_size: token ids are below it.
-        drafting: proposes drafts and says which are right; None: nobody drafts.
+        tokens: what the model says.
+        drafting: proposes drafts; None: nobody drafts.
     """
 
     def __init__(
-        self, cost_model: CostModel, clock: VirtualClock, vocab_size: int, drafting: DraftingModel | None = None
+        self,
+        cost_model: CostModel,
+        clock: VirtualClock,
+        tokens: TokenSource,
+        drafting: Drafter | None = None,
     ) -> None:
         self.last: StepRun
         self._cost_model = cost_model
         self._clock = clock
-        self._vocab_size = vocab_size
+        self._tokens = tokens
+        self._token = tokens.token
         self._drafting = drafting
         self._num_tokens: dict[int, int] = {}
         """Of the requests in the batch: prompt and output."""
@@ -119,6 +180,19 @@ class ModeledExecutor:
     def shutdown(self) -> None:
         """Nothing to give back."""
 
+    def take_over(self, serial: int, num_tokens: int, end: int | None) -> None:
+        """A request is in the batch already.
+
+        Args:
+            serial: the request.
+            num_tokens: its prompt and its output so far.
+            end: tokens that it ends with; None: nothing but the context's length ends it.
+        """
+        self._seen.add(serial)
+        self._num_tokens[serial] = num_tokens
+        if self._drafting is not None and end is not None:
+            self._ends[serial] = end
+
     def finished(self, serial: int) -> None:
         """A request has ended: nothing of it is kept."""
         self._seen.discard(serial)
@@ -135,9 +209,6 @@ class ModeledExecutor:
             self._ends[row.serial] = row.new.num_prompt_tokens + row.new.sampling_params.max_tokens
         return False
 
-    def _token(self, serial: int, position: int) -> int:
-        return (serial * 40_503 + position * 25_173) % self._vocab_size
-
     def _num_accepted(self, row: ScheduledRow, num_tokens: int, counts: _DraftCounts) -> int:
         accepted = 0
         for place, token_id in enumerate(row.draft_token_ids):
@@ -152,10 +223,7 @@ class ModeledExecutor:
         assert self._drafting is not None
         first = self._num_tokens[serial]
         left = self._ends.get(serial, first + most + 1) - first - 1
-        return [
-            (self._token(serial, position) + (0 if self._drafting.is_right(serial, position) else 1)) % self._vocab_size
-            for position in range(first, first + max(0, min(left, most)))
-        ]
+        return self._drafting.drafts(serial, first, max(0, min(left, most)), self._tokens)
 
 
 class _DraftCounts:

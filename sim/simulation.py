@@ -18,7 +18,7 @@ from engine.sampling_params import SamplingParams
 from engine.trace.recorder import Recorder
 from engine.workload.request import WorkloadRequest
 from sim.clock import VirtualClock
-from sim.modeled import DraftingModel, ModeledExecutor
+from sim.modeled import DraftingModel, MadeUpTokens, ModeledExecutor
 from sim.observer import Observer
 from sim.scenario import Scenario
 
@@ -44,7 +44,12 @@ class Simulation:
         self.num_steps = 0
         self._recorder = None if trace is None else trace(self.clock)
         self._core = EngineCore(scenario.config, scenario.kv_cache, scenario.model.max_model_len, self._recorder)
-        self._executor = ModeledExecutor(scenario.cost_model, self.clock, scenario.model.vocab_size, drafting)
+        self._executor = ModeledExecutor(
+            scenario.cost_model,
+            self.clock,
+            MadeUpTokens(scenario.model.vocab_size),
+            drafting,
+        )
         usable_blocks = scenario.kv_cache.num_gpu_blocks - 1
         self._observer = Observer(usable_blocks, scenario.config.scheduler.max_num_batched_tokens)
         self._vocab_size = scenario.model.vocab_size
