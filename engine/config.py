@@ -324,6 +324,10 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     dtype: Annotated[str, Meta(description="dtype of weights and KV cache, resolved")]
     eos_token_ids: Annotated[tuple[int, ...], Meta(description="tokens that end a sequence")]
     num_parameters: Annotated[int, Meta(description="parameters of the model")] = 0
+    intermediate_size: Annotated[
+        int, Meta(description="elements between the matrices of the MLP; 0 in a trace that does not tell")
+    ] = 0
+    tie_word_embeddings: Annotated[bool, Meta(description="the output head is the input embedding")] = True
 
     def __post_init__(self) -> None:
         _at_least("max_model_len", self.max_model_len, 1)

@@ -117,6 +117,8 @@ def _on_roofline(config: EngineConfig, device: RooflineDevice, architecture: Arc
         dtype=dtype,
         eos_token_ids=architecture.eos_token_ids,
         num_parameters=shape.num_parameters,
+        intermediate_size=shape.intermediate_size,
+        tie_word_embeddings=shape.tied,
     )
     sizes: tuple[int, ...] = ()
     if device.launch_ns and not config.execution.enforce_eager:

@@ -11,6 +11,7 @@ a large trace are decoded only there (`engine.trace.open_file`).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -177,6 +178,17 @@ class Timeline:
     def series(self) -> list[IterationMetrics]:
         """One line of numbers per step, in the order of `steps`."""
         return self._index.facts.metrics.iterations
+
+    def facts_of(self, step: int) -> IterationMetrics:
+        """The line of a step in `series`.
+
+        Raises:
+            TraceError: there is no such step, or the trace ends before its plan was begun.
+        """
+        place = bisect_left(self.series, step, key=lambda facts: facts.step)
+        if place == len(self.series) or self.series[place].step != step:
+            raise TraceError(f"The trace holds no step {step} whose plan was begun.")
+        return self.series[place]
 
     @cached_property
     def life_lines(self) -> dict[int, LifeLine]:

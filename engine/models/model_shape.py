@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from engine.config import ModelFacts
+from engine.errors import ModelError
 from engine.models.architecture import Architecture, read_architecture
 
 
@@ -43,6 +45,26 @@ class ModelShape(NamedTuple):
             ModelError: see `read_architecture`.
         """
         return cls.of(read_architecture(folder))
+
+    @classmethod
+    def of_facts(cls, facts: ModelFacts) -> ModelShape:
+        """Of the model of a trace.
+
+        Raises:
+            ModelError: the trace does not tell the intermediate size.
+        """
+        if not facts.intermediate_size:
+            raise ModelError(f"The trace does not tell the intermediate size of {facts.name}.")
+        return cls(
+            num_layers=facts.num_layers,
+            hidden_size=facts.hidden_size,
+            intermediate_size=facts.intermediate_size,
+            num_attention_heads=facts.num_attention_heads,
+            num_kv_heads=facts.num_kv_heads,
+            head_size=facts.head_size,
+            vocab_size=facts.vocab_size,
+            tied=facts.tie_word_embeddings,
+        )
 
     @property
     def layer_weights(self) -> int:

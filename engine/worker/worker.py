@@ -135,6 +135,8 @@ class Worker:
             dtype=str(dtype).removeprefix("torch."),
             eos_token_ids=architecture.eos_token_ids,
             num_parameters=num_parameters,
+            intermediate_size=architecture.intermediate_size,
+            tie_word_embeddings=architecture.tie_word_embeddings,
         )
 
     def init_kv_cache(self) -> KVCacheConfig:

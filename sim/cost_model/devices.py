@@ -89,3 +89,23 @@ DEVICES = {
         ),
     )
 }
+
+#: What the makers' drivers call them: other variants of a name have other ceilings.
+_DRIVER_NAMES = {
+    "NVIDIA A100-SXM4-80GB": "a100",
+    "NVIDIA H100 80GB HBM3": "h100",
+    "NVIDIA H200": "h200",
+    "NVIDIA L4": "l4",
+    "NVIDIA GeForce RTX 4090": "rtx4090",
+}
+
+
+def recorded_device(device: str, device_name: str) -> RooflineDevice | None:
+    """The device of a recording; None if its ceilings are not known.
+
+    Args:
+        device: as the header of a trace names it: `cpu`, `cuda:0`, `simulated h100`.
+        device_name: what its driver calls it.
+    """
+    name = _DRIVER_NAMES.get(device_name, device.removeprefix("simulated "))
+    return DEVICES.get(name)

@@ -25,13 +25,15 @@ class _Open:
     def __init__(self, step: int, started: int) -> None:
         self.step = step
         self.started = self.last = started
-        self.rows: list[RowShare] = []
+        self.rows: dict[int, RowShare] = {}
         self.num_padded_tokens = 0
         self.was_executed = False
 
     def feed(self, event: ev.Event) -> None:
         if isinstance(event, ev.ScheduleRequest):
-            self.rows.append(_share(event))
+            self.rows[event.request] = _share(event)
+        elif isinstance(event, ev.SchedulePreempted):
+            self.rows.pop(event.victim, None)
         elif isinstance(event, ev.StepExecuted):
             self.num_padded_tokens = event.num_padded_tokens
         elif isinstance(event, ev.StepOutput):
@@ -39,9 +41,16 @@ class _Open:
         if event.step == self.step:
             self.last = event.ts
 
+    @property
+    def composition(self) -> StepComposition | None:
+        """What ran; None if nothing did."""
+        if not self.rows or not self.was_executed:
+            return None
+        return StepComposition.of(self.rows.values(), self.num_padded_tokens)
+
     def closed_at(self, end: int) -> Iterator[RecordedStep]:
-        if self.rows and self.was_executed:
-            composition = StepComposition.of(self.rows, self.num_padded_tokens)
+        composition = self.composition
+        if composition is not None:
             yield RecordedStep(self.step, composition, end - self.started)
 
 
@@ -70,6 +79,14 @@ def recorded_steps(events: Iterable[ev.Event]) -> Iterator[RecordedStep]:
             step.feed(event)
     if step is not None:
         yield from step.closed_at(step.last)
+
+
+def composition_of(step: int, events: Iterable[ev.Event]) -> StepComposition | None:
+    """What one step ran, from its own events; None if it ran nothing, or failed."""
+    opened = _Open(step, started=0)
+    for event in events:
+        opened.feed(event)
+    return opened.composition
 
 
 def _share(event: ev.ScheduleRequest) -> RowShare:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from itertools import chain
 
+import msgspec
 import pytest
 
 from engine.trace import events as ev
+from engine.trace.file import Trace
 from sim.timeline import StepView, Timeline
 from tests.core.driver import record_crowd
 from tests.viz.conftest import shipped
@@ -102,6 +104,36 @@ def test_each_executed_step_is_a_point(name: str) -> None:
         drawn = Drawn(roofline(timeline, view, NOBODY))
         assert set(drawn.numbers("data_point")) == executed
         assert [int(e["data-point"]) for e in drawn.all(data_current=None)] == [view.step]
+
+
+@pytest.mark.parametrize(
+    ("driver_name", "words"),
+    [
+        ("NVIDIA H200", "ceilings of: h200"),
+        ("NVIDIA L4", "ceilings of: l4"),
+        ("NVIDIA L40S", "What NVIDIA L40S can do at best is not known here"),
+    ],
+)
+def test_ceilings_are_those_of_the_device_that_the_run_was_recorded_on(driver_name: str, words: str) -> None:
+    recorded = shipped("fsm-choice").trace
+    events = [
+        msgspec.structs.replace(e, device_name=driver_name) if isinstance(e, ev.DeviceInitialized) else e
+        for e in recorded.events
+    ]
+    timeline = Timeline(Trace(header=msgspec.structs.replace(recorded.header, device="cuda:0"), events=events))
+    drawn = Drawn(roofline(timeline, timeline.step(1), NOBODY))
+    assert words in drawn.text
+    assert len(drawn.all(data_point=None)) == len([e for e in events if isinstance(e, ev.StepExecuted)])
+    assert len(drawn.all(data_saturation=None)) == words.startswith("ceilings")
+
+
+def test_a_roofline_needs_the_sizes_of_the_model() -> None:
+    recorded = shipped("first-token").trace
+    model = msgspec.structs.replace(recorded.header.model, intermediate_size=0)
+    timeline = Timeline(
+        Trace(header=msgspec.structs.replace(recorded.header, model=model), events=list(recorded.events))
+    )
+    assert "does not tell the sizes" in Drawn(roofline(timeline, timeline.step(1), NOBODY)).text
 
 
 @pytest.mark.parametrize("name", ["fsm-choice", "json-schema"])

@@ -22,13 +22,17 @@ def chunked_prefill(timeline: Timeline, view: StepView, selection: Selection) ->
     rows = _rows(timeline, steps)
     if not any(rows.values()):
         return panel("chunked-prefill", title, words, empty("No step of this trace has computed a token yet."))
-    budget = timeline.header.config.scheduler.max_num_batched_tokens
+    first = timeline.steps.index(steps[0])
+    budgets = {facts.step: facts.token_budget for facts in timeline.series[first : first + len(steps)]}
+    budget = max(budgets.values())
     most = max(sum(row.num_scheduled_tokens for row in of_step) for of_step in rows.values())
     top = budget if 3 * most > budget else most * 1.25
     width = 100 / len(steps)
     marks = [part for i, step in enumerate(steps) for part in _stack(rows[step], i * width, width, top, step)]
     now = el("span", "now", style=bar(steps.index(view.step) * width, width, 0, 100), data_now=view.step)
-    limit = line([(0, 100 * budget / top), (100, 100 * budget / top)], "limit", data_limit=budget)
+    heights = [100 * budgets.get(step, budget) / top for step in steps]
+    corners = [(i * width, height) for at, height in enumerate(heights) for i in (at, at + 1)]
+    limit = line(corners, "limit", data_limit=budgets.get(view.step))
     ticks = [(0.0, "0"), (50.0, f"{top / 2:.0f}"), (100.0, f"{top:.0f}")]
     serials = list(dict.fromkeys(row.request for of_step in rows.values() for row in of_step))
     return panel(
@@ -36,16 +40,18 @@ def chunked_prefill(timeline: Timeline, view: StepView, selection: Selection) ->
         title,
         words,
         chart("step", "tokens", ticks, (f"step {steps[0]}", f"step {steps[-1]}"), now, *marks, limit),
-        el("p", "more", _budget_words(budget, top)),
+        el("p", "more", _budget_words(sorted(set(budgets.values())), top)),
         el("div", "chips", *(chip(serial, selected=serial == selection.request) for serial in serials[:_CHIPS])),
         _chunks(rows, selection),
         aside="solid: pieces of prompts · faint: decodes",
     )
 
 
-def _budget_words(budget: int, top: float) -> str:
-    where = "the line at the top" if top == budget else "far above what any of these steps used"
-    return f"max_num_batched_tokens = {budget:,}: {where}"
+def _budget_words(budgets: list[int], top: float) -> str:
+    if len(budgets) > 1:
+        return f"max_num_batched_tokens, the line, was changed during the run: {budgets[0]:,} to {budgets[-1]:,}"
+    where = "the line at the top" if top == budgets[0] else "far above what any of these steps used"
+    return f"max_num_batched_tokens = {budgets[0]:,}: {where}"
 
 
 def _around(steps: list[int], step: int) -> list[int]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import takewhile
 from typing import NamedTuple
 
 from engine.models.model_shape import ModelShape
+from engine.trace import events as ev
 from sim.cost_model.composition import StepComposition
-from sim.cost_model.devices import DEVICES, RooflineDevice
-from sim.cost_model.recorded_steps import recorded_steps
+from sim.cost_model.devices import RooflineDevice, recorded_device
+from sim.cost_model.recorded_steps import composition_of
 from sim.cost_model.roofline import RooflineModel
 from sim.timeline import StepView, Timeline
 from viz.figures.chart import at, chart, line
@@ -22,7 +25,7 @@ from viz.figures.parts import Selection, empty, panel
 
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 #: Points drawn; of more steps, every so many.
-_POINTS = 600
+_POINTS = 400
 
 
 class Point(NamedTuple):
@@ -36,18 +39,22 @@ class Point(NamedTuple):
 
 
 def roofline(timeline: Timeline, view: StepView, selection: Selection) -> Html:
-    """Draw every executed step under the ceilings of the device, the current one marked."""
+    """Draw executed steps under the ceilings of the device, the current one marked."""
     title, words = "Roofline", "further right: more arithmetic for every byte read; higher: faster"
-    shape = _shape(timeline)
-    if shape is None:
+    if not timeline.header.model.intermediate_size:
         return panel("roofline", title, words, empty("The trace does not tell the sizes of its model."))
-    device = _device(timeline.header.device)
-    points = roofline_points(timeline, shape)
+    points = list(roofline_points(timeline))
+    current = roofline_point(timeline, view.step)
+    if current is not None and current not in points:
+        points.append(current)
     if not points:
         return panel("roofline", title, words, empty("No step was executed yet: there is no time to draw."))
-    dtype_bytes = _DTYPE_BYTES.get(timeline.header.model.dtype, 2)
-    saturation = RooflineModel(shape, device, dtype_bytes).saturation_tokens
-    current = next((point for point in points if point.step == view.step), None)
+    name = _device_name(timeline)
+    device = recorded_device(timeline.header.device, name)
+    if device is None:
+        unknown = empty(f"What {name or timeline.header.device} can do at best is not known here, so it has no roof.")
+        return panel("roofline", title, words, _plane(points, None, current), unknown)
+    saturation = _saturation(timeline, device)
     return panel(
         "roofline",
         title,
@@ -55,67 +62,75 @@ def roofline(timeline: Timeline, view: StepView, selection: Selection) -> Html:
         _plane(points, device, current),
         el("p", "more", _ceilings(device, saturation), data_saturation=f"{saturation:.1f}"),
         _words(current, saturation) if current else empty("This step ran nothing, so it has no point."),
-        aside=f"ceilings of: {device.name}",
+        aside=el("span", "", f"ceilings of: {device.name}", data_tip=device.source),
     )
 
 
-def _shape(timeline: Timeline) -> ModelShape | None:
-    """The intermediate size is not among the model's facts; it follows from the number of its parameters."""
-    model = timeline.header.model
-    if not model.num_parameters:
+def _device_name(timeline: Timeline) -> str:
+    """What the driver of the device calls it; empty if the trace does not tell."""
+    startup = takewhile(lambda event: event.step == 0 and not isinstance(event, ev.RequestAdded), timeline.events)
+    return next((event.device_name for event in startup if isinstance(event, ev.DeviceInitialized)), "")
+
+
+def _saturation(timeline: Timeline, device: RooflineDevice) -> float:
+    shape = ModelShape.of_facts(timeline.header.model)
+    return RooflineModel(shape, device, _dtype_bytes(timeline)).saturation_tokens
+
+
+def _dtype_bytes(timeline: Timeline) -> int:
+    return _DTYPE_BYTES.get(timeline.header.model.dtype, 2)
+
+
+@lru_cache(maxsize=8)
+def roofline_points(timeline: Timeline) -> tuple[Point, ...]:
+    """The executed steps of a run, of many every so many: each has its events decoded, once per trace."""
+    steps = timeline.steps[:: -(-len(timeline.steps) // _POINTS) or 1]
+    points = (roofline_point(timeline, step) for step in steps)
+    return tuple(point for point in points if point is not None)
+
+
+def roofline_point(timeline: Timeline, step: int) -> Point | None:
+    """What a step computed, read and took; None if it ran nothing."""
+    composition = composition_of(step, timeline.step(step).events)
+    if composition is None:
         return None
-    plain = ModelShape(
-        model.num_layers, model.hidden_size, 0, model.num_attention_heads, model.num_kv_heads, model.head_size,
-        model.vocab_size,
-    )  # fmt: skip
-    per_unit = 3 * model.num_layers * model.hidden_size
-    return plain._replace(intermediate_size=max(0, round((model.num_parameters - plain.num_parameters) / per_unit)))
+    duration_ns = timeline.facts_of(step).duration_ns
+    if duration_ns <= 0:
+        return None
+    shape = ModelShape.of_facts(timeline.header.model)
+    flops = 2 * shape.layer_weights * composition.num_tokens + shape.attention_flops(composition.pairs)
+    flops += 2 * shape.head_weights * composition.num_logits
+    values = shape.layer_weights + shape.kv_values_per_token * composition.num_kv_tokens
+    values += shape.head_weights * (composition.num_logits > 0)
+    rate = flops / duration_ns * 1e9
+    return Point(step, flops / (values * _dtype_bytes(timeline)), rate, composition)
 
 
-def _device(name: str) -> RooflineDevice:
-    """The device the trace was recorded on; a GPU that the header does not tell more of is drawn as an H100."""
-    return DEVICES["cpu" if name.startswith("cpu") else "h100"]
-
-
-def roofline_points(timeline: Timeline, shape: ModelShape) -> list[Point]:
-    """Every executed step with what it computed, read and took."""
-    dtype_bytes = _DTYPE_BYTES.get(timeline.header.model.dtype, 2)
-    points = []
-    for recorded in recorded_steps(timeline.events):
-        step = recorded.composition
-        flops = 2 * shape.layer_weights * step.num_tokens + shape.attention_flops(step.pairs)
-        flops += 2 * shape.head_weights * step.num_logits
-        values = shape.layer_weights + shape.kv_values_per_token * step.num_kv_tokens
-        values += shape.head_weights * (step.num_logits > 0)
-        if recorded.duration_ns > 0:
-            rate = flops / recorded.duration_ns * 1e9
-            points.append(Point(recorded.step, flops / (values * dtype_bytes), rate, step))
-    return points
-
-
-def _plane(points: Sequence[Point], device: RooflineDevice, current: Point | None) -> Html:
-    ridge = device.flops_per_second / device.bytes_per_second
+def _plane(points: Sequence[Point], device: RooflineDevice | None, current: Point | None) -> Html:
+    ridge = device.flops_per_second / device.bytes_per_second if device else 1.0
+    highest = max(device.flops_per_second if device else 1.0, *(point.flops_per_second for point in points))
     left = math.floor(math.log10(min(point.intensity for point in points)))
     right = math.ceil(math.log10(max(ridge * 3, *(point.intensity for point in points), 10)))
     low = math.floor(math.log10(min(point.flops_per_second for point in points)))
-    high = math.ceil(math.log10(max(device.flops_per_second, *(point.flops_per_second for point in points))))
+    high = math.ceil(math.log10(highest))
 
     def place(intensity: float, rate: float) -> tuple[float, float]:
         x = 100 * (math.log10(intensity) - left) / (right - left)
         return x, 100 * (math.log10(rate) - low) / (high - low)
 
-    roof = [(10.0**left, 10.0**left * device.bytes_per_second), (ridge, device.flops_per_second)]
-    roof.append((10.0**right, device.flops_per_second))
-    shown = points[:: -(-len(points) // _POINTS)]
-    dots = [_dot(point, place(point.intensity, point.flops_per_second), "") for point in shown if point != current]
+    dots = [_dot(point, place(point.intensity, point.flops_per_second), "") for point in points if point != current]
     if current:
         dots.append(_dot(current, place(current.intensity, current.flops_per_second), " current"))
-    knee = el("span", "ridge", style=f"left:{place(ridge, 1.0)[0]:.2f}%", data_tip="ridge: bound by memory on its left")
+    roof = []
+    if device:
+        corners = [(10.0**left, 10.0**left * device.bytes_per_second), (ridge, device.flops_per_second)]
+        corners.append((10.0**right, device.flops_per_second))
+        bound = f"left:{place(ridge, 1.0)[0]:.2f}%"
+        roof.append(el("span", "ridge", style=bound, data_tip="ridge: bound by memory on its left"))
+        roof.append(line([place(*corner) for corner in corners], "roof"))
     ticks = [(100 * (power - low) / (high - low), _flops(10.0**power)) for power in range(low, high + 1, 2)]
     ends = (f"{10.0**left:g}", f"{10.0**right:g}")
-    return chart(
-        "FLOPs per byte", "FLOP/s", ticks, ends, knee, line([place(*corner) for corner in roof], "roof"), *dots
-    )
+    return chart("FLOPs per byte", "FLOP/s", ticks, ends, *roof, *dots)
 
 
 def _dot(point: Point, where: tuple[float, float], css: str) -> Html:

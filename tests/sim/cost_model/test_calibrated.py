@@ -11,6 +11,7 @@ import pytest
 from engine.cli import main
 from engine.config import EngineConfig, KVCacheConfig, KVCacheGroup, ModelFacts
 from engine.errors import ConfigError, TraceError
+from engine.trace.events import SchedulePreempted, StepScheduled
 from engine.trace.file import read_trace
 from engine.trace.recorder import Recorder
 from engine.workload import open_workload
@@ -20,9 +21,10 @@ from sim.cost_model.composition import RowShare, StepComposition
 from sim.cost_model.device_file import find_device, write_device
 from sim.cost_model.devices import DEVICES
 from sim.cost_model.least_squares import non_negative_least_squares
-from sim.cost_model.recorded_steps import RecordedStep, recorded_steps
+from sim.cost_model.recorded_steps import RecordedStep, composition_of, recorded_steps
 from sim.scenario import Scenario
 from sim.simulation import Simulation
+from tests.core.driver import record_crowd
 
 MODEL = ModelFacts(
     name="m",
@@ -88,6 +90,16 @@ def test_steps_are_read_from_a_real_trace() -> None:
     assert {step.composition.phase for step in steps} == {"prefill", "mixed", "decode"}
     for step, event in zip(steps, executed, strict=True):
         assert step.duration_ns > event.prepare_ns + event.forward_ns + event.sample_ns  # type: ignore[attr-defined]
+
+
+def test_a_row_that_a_preemption_took_back_is_not_in_its_step(tmp_path: Path) -> None:
+    events = record_crowd(tmp_path / "crowd.jsonl", seed=3, policy="priority").events
+    assert any(isinstance(event, SchedulePreempted) and event.was_scheduled for event in events)
+    planned = {e.step: e.total_num_scheduled_tokens for e in events if isinstance(e, StepScheduled)}
+    for recorded in recorded_steps(events):
+        assert recorded.composition.num_tokens == planned[recorded.step]
+        own = [event for event in events if event.step == recorded.step]
+        assert composition_of(recorded.step, own) == recorded.composition
 
 
 def test_a_step_ends_with_the_next_and_never_holds_the_time_in_which_the_engine_was_idle(tmp_path: Path) -> None:

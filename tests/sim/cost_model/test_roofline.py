@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from engine.errors import ConfigError
+from engine.errors import ConfigError, ModelError
 from engine.models.model_shape import ModelShape
+from engine.trace.examples import HEADER
 from sim.cost_model.capacity import num_blocks_that_fit
 from sim.cost_model.composition import RowShare, StepComposition
 from sim.cost_model.devices import DEVICES, RooflineDevice
@@ -26,6 +28,13 @@ UNIT = RooflineDevice(
     step_overhead_ns=0,
     launch_ns=0,
 )
+
+
+def test_a_trace_tells_the_shape_of_its_model() -> None:
+    assert ModelShape.of_facts(HEADER.model) == ModelShape(4, 192, 512, 6, 2, 32, 2048)
+    untold = msgspec.structs.replace(HEADER.model, intermediate_size=0)
+    with pytest.raises(ModelError, match="does not tell the intermediate size of orrery-tiny"):
+        ModelShape.of_facts(untold)
 
 
 def decodes(number: int, context: int) -> StepComposition:
