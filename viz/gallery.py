@@ -82,6 +82,12 @@ GALLERY = (
         "A smaller model guesses three tokens; the large one accepts them from the left until one is rejected.",
         step=4,
     ),
+    Situation(
+        "crowded",
+        "Everything at once",
+        "Six requests of four priorities in a pool for two: shared prefixes, drafts, grammars, chunks, preemptions.",
+        step=10,
+    ),
 )
 
 DEFAULT = "prefix-hit"

@@ -33,6 +33,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str
     sampling_params: SamplingParams
     after_step: int = 0
+    priority: int = 0
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +68,7 @@ def run(recipe: Recipe, trace: Path) -> None:
 
 
 def _add(engine: LLMEngine, number: int, arrival: Arrival) -> None:
-    engine.add_request(f"request-{number}", arrival.prompt, arrival.sampling_params)
+    engine.add_request(f"request-{number}", arrival.prompt, arrival.sampling_params, priority=arrival.priority)
 
 
 def can_run() -> bool:

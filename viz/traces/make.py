@@ -33,21 +33,24 @@ _GIRL = {
 _BAKER = "The baker had a cat, a donkey and a very old clock."
 
 
-def _request(prompt: str, max_tokens: int, after_step: int = 0, temperature: float = 0.5, seed: int = 7) -> Arrival:
+def _request(
+    prompt: str, max_tokens: int, after_step: int = 0, temperature: float = 0.5, seed: int = 7, priority: int = 0
+) -> Arrival:
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed, ignore_eos=True)
-    return Arrival(prompt=prompt, sampling_params=params, after_step=after_step)
+    return Arrival(prompt=prompt, sampling_params=params, after_step=after_step, priority=priority)
 
 
-def _guided(prompt: str, max_tokens: int, after_step: int = 0, **grammar: Any) -> Arrival:
+def _guided(prompt: str, max_tokens: int, after_step: int = 0, priority: int = 0, **grammar: Any) -> Arrival:
     params = SamplingParams(
         max_tokens=max_tokens, temperature=0.7, seed=11, guided_decoding=GuidedDecodingParams(**grammar)
     )
-    return Arrival(prompt=prompt, sampling_params=params, after_step=after_step)
+    return Arrival(prompt=prompt, sampling_params=params, after_step=after_step, priority=priority)
 
 
-def _recipe(*arrivals: Arrival, **engine_args: Any) -> Recipe:
+def _recipe(*arrivals: Arrival, seconds_per_step: float = 0.0, **engine_args: Any) -> Recipe:
     small = {"num_gpu_blocks_override": 64, "max_model_len": 256, "max_num_batched_tokens": 64, "max_num_seqs": 8}
-    return Recipe(arrivals=arrivals, engine_args=small | {"device": "cpu", "dtype": "float32"} | engine_args)
+    everything = small | {"device": "cpu", "dtype": "float32"} | engine_args
+    return Recipe(arrivals=arrivals, engine_args=everything, seconds_per_step=seconds_per_step)
 
 
 RECIPES = {
@@ -124,6 +127,23 @@ RECIPES = {
         _request(_MOON, 18, after_step=2, temperature=0.8),
         speculative_config={"method": "draft_model", "model": "orrery-tiny-draft", "num_speculative_tokens": 3},
         trace_level="full",
+    ),
+    "crowded": _recipe(
+        _guided("Max was very happy.", 12, priority=1, choice=["Positive", "Negative"]),
+        _request(f"{_SEA} {_STORM}", 24, temperature=0.8),
+        _request(_MOON, 26, after_step=1, temperature=0.8, priority=2),
+        _guided(f"{_BOAT} The girl:", 24, after_step=3, priority=1, json=_GIRL),
+        _request(f"{_SEA} {_BOAT}", 14, after_step=5, temperature=0.8),
+        _request(_BAKER, 14, after_step=6, temperature=0.8, priority=3),
+        num_gpu_blocks_override=13,
+        max_model_len=128,
+        max_num_batched_tokens=32,
+        max_num_seqs=5,
+        long_prefill_token_threshold=24,
+        policy="priority",
+        speculative_config={"method": "draft_model", "model": "orrery-tiny-draft", "num_speculative_tokens": 2},
+        trace_level="full",
+        seconds_per_step=0.12,  # so that the grammars, compiled meanwhile, are ready after a few steps
     ),
 }
 
