@@ -270,9 +270,11 @@ def _kv_touched(state: State, event: ev.KVTouched) -> None:
 
 
 def _kv_cached(state: State, event: ev.KVCached) -> None:
+    parent = event.parent
     for place, (block_id, block_hash) in enumerate(zip(event.block_ids, event.hashes, strict=True), event.first_block):
         _known(state, block_id)
-        state.pool.cache(block_id, block_hash, Origin(event.request, event.group, place))
+        state.pool.cache(block_id, block_hash, Origin(event.request, event.group, place, parent))
+        parent = block_hash
 
 
 def _kv_uncached(state: State, event: ev.KVUncached) -> None:

@@ -8,6 +8,7 @@ find out, not for this module to arrange.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import compress
 from typing import Literal, NamedTuple
 
 #: Block 0 pads tables and replaces what a sliding window has passed; nobody computes into it and it is never free.
@@ -17,11 +18,13 @@ BlockKind = Literal["null", "free", "cached", "in use", "shared"]
 
 
 class Origin(NamedTuple):
-    """Where the cached content of a block came from: entry `place` of the block table of `request`."""
+    """Where the content of a block came from: entry `place` of the block table of `request`."""
 
     request: int
     group: int
     place: int
+    parent: str | None = None
+    """Hash of the block before it, the none hash before the first; None of a block that bears no hash itself."""
 
 
 class BlockState(NamedTuple):
@@ -104,12 +107,22 @@ class PoolState:
         """Every block of the pool, by block id."""
         return [self.block(block_id) for block_id in range(self.num_blocks)]
 
-    def counts(self) -> dict[BlockKind, int]:
-        """How many blocks are of each kind; shared ones are not counted under `in use`."""
-        counts: dict[BlockKind, int] = {"null": 0, "free": 0, "cached": 0, "in use": 0, "shared": 0}
-        for block_id in range(self.num_blocks):
-            counts[self._kind(block_id)] += 1
-        return counts
+    def counts(self, block_ids: range | None = None) -> dict[BlockKind, int]:
+        """How many blocks are of each kind, in the whole pool or a part of it; shared ones are not counted under
+        `in use`. Counts whole lists at a time: a pool has hundreds of thousands of blocks."""
+        part = range(self.num_blocks) if block_ids is None else block_ids
+        num_null = int(NULL_BLOCK in part)
+        span = slice(part.start + num_null, part.stop)
+        ref_counts, hashes = self.ref_counts[span], self.hashes[span]
+        num_free, alone = ref_counts.count(0), ref_counts.count(1)
+        num_empty = hashes.count(None) - list(compress(hashes, ref_counts)).count(None)
+        return {
+            "null": num_null,
+            "free": num_empty,
+            "cached": num_free - num_empty,
+            "in use": alone,
+            "shared": len(ref_counts) - num_free - alone,
+        }
 
     # What events do to blocks. A ValueError is a fact that cannot be, in words that complete "event 7, kv.freed: ".
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from engine.trace import events as ev
 from engine.trace.file import Trace
 from sim.state import State, StateError
-from tests.core.driver import Crowd, DiceConnector, core_of, header, record_crowd, request, run_step
+from sim.timeline import Timeline
+from tests.core.driver import FULL, Crowd, DiceConnector, core_of, header, record_crowd, request, run_step, window_of
 
 SMALL: dict[str, Any] = {"max_num_batched_tokens": 16, "max_num_seqs": 6, "long_prefill_token_threshold": 5}
 
@@ -140,6 +142,37 @@ def test_blocks_know_their_tokens_their_kind_and_who_filled_them(tmp_path: Path)
     assert shadow.state.block_token_ids(own) == [20, 21]
     assert sum(pool.counts().values()) == 24
     assert pool.num_in_use == pool.counts()["in use"] + pool.counts()["shared"] == 3
+    assert pool.counts(range(2)) == {"null": 1, "free": 0, "cached": 0, "in use": 0, "shared": 1}
+    assert pool.counts(range(20, 24)) == {"null": 0, "free": 4, "cached": 0, "in use": 0, "shared": 0}
+
+
+def test_cached_blocks_form_chains_that_begin_at_the_none_hash(tmp_path: Path) -> None:
+    timeline = Timeline(record_crowd(tmp_path / "crowd.jsonl", groups=(FULL, window_of(6)), num_blocks=40))
+    longest = 0
+    for number in timeline.steps:
+        state = timeline.step(number).planned
+        for origin in filter(None, state.pool.origins):
+            request = state.requests[origin.request]
+            before = timeline.header.kv_cache.none_hash
+            if origin.place and origin.place <= len(request.block_hashes):
+                before = request.block_hashes[origin.place - 1]
+                longest = max(longest, origin.place)
+            elif origin.place:
+                continue  # its parent was filled by output, whose hashes nobody looked up
+            assert origin.parent == before
+    assert longest > 1
+
+
+def test_counts_of_a_part_of_a_pool_are_those_of_its_blocks(tmp_path: Path) -> None:
+    timeline = Timeline(record_crowd(tmp_path / "crowd.jsonl", num_requests=12))
+    kinds = set()
+    for number in timeline.steps:
+        pool = timeline.step(number).planned.pool
+        for part in (range(7), range(7, 19), range(19, 24), range(24)):
+            counted = Counter(pool.block(block_id).kind for block_id in part)
+            assert pool.counts(part) == {kind: counted[kind] for kind in pool.counts()}
+            kinds |= set(counted)
+    assert kinds == {"null", "free", "cached", "in use", "shared"}
 
 
 def test_pieces_of_tokens() -> None:
