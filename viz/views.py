@@ -17,6 +17,7 @@ from viz.figures.guided import guided
 from viz.figures.html import Html
 from viz.figures.kv_memory import kv_memory
 from viz.figures.latency import latency
+from viz.figures.life_lines import life_lines
 from viz.figures.parts import Selection
 from viz.figures.roofline import roofline
 from viz.figures.scheduler import requests, scheduler
@@ -67,6 +68,7 @@ VIEWS: dict[str, View] = {
         View("latency", "Latency", "how long did requests wait for their tokens?", "run", (latency,)),
         View("roofline", "Roofline", "is a step bound by memory or by arithmetic?", "run", (roofline,)),
         View("statistics", "Statistics", "how full was the engine over time?", "run", (statistics,)),
+        View("life", "Life lines", "what did each request wait for?", "run", (life_lines,)),
     )
 }
 DEFAULT = "all"

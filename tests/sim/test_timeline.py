@@ -107,7 +107,8 @@ def test_a_life_line_says_what_each_step_was_planned_with(trace: Trace) -> None:
         }
         rows = view.plan.rows.values()
         prefills = {row.request: row.num_scheduled_tokens for row in rows if row.phase == "prefill"}
-        assert {r: dict(lives[r].prefills)[view.step] for r in lives if view.step in dict(lives[r].prefills)} == prefills
+        told = {r: tokens for r, life in lives.items() for step, tokens in life.prefills if step == view.step}
+        assert told == prefills
     for serial, life in lives.items():
         assert len(life.tokens) == len(life.request.output_times_ns), serial
         assert set(life.tokens) <= set(life.scheduled)

@@ -12,10 +12,11 @@ from typing import Any
 
 import streamlit as st
 
-from viz.theme import request_css
+from viz.theme import Theme, request_css
 
 _HERE = Path(__file__).parent
-_PARTS = ("header", "spine", "stage")
+_PARTS = ("header", "spine", "finder", "stage")
+_STYLES = ("board", "charts", "finder", "lives")
 _HTML = (
     '<div class="board">'
     + "".join(f'<div data-part="{part}"></div>' for part in _PARTS)
@@ -27,7 +28,7 @@ _HTML = (
 _mount = st.components.v2.component(
     "orrery.board",
     html=_HTML,
-    css=request_css() + "".join((_HERE / f"{name}.css").read_text(encoding="utf-8") for name in ("board", "charts")),
+    css=request_css() + "".join((_HERE / f"{name}.css").read_text(encoding="utf-8") for name in _STYLES),
     js=(_HERE / "board.js").read_text(encoding="utf-8"),
 )
 
@@ -39,16 +40,18 @@ def board(
     last: int = 0,
     step: int = 0,
     growing: bool = False,
+    theme: Theme | None = None,
     on_act: Callable[[dict[str, Any]], None],
     key: str = "board",
 ) -> None:
     """Draw the board.
 
     Args:
-        parts: HTML of the parts `header`, `spine` and `stage`; one left out is empty.
+        parts: HTML of the parts `header`, `spine`, `finder` and `stage`; one left out is empty.
         first, last: the steps there are.
         step: the step that is drawn.
         growing: more steps may come, so playing waits at the last one.
+        theme: how it is to look; None: as the browser wishes.
         on_act: called, before the next run of the page, with what the person did.
     """
 
@@ -65,6 +68,7 @@ def board(
             "last": last,
             "step": step,
             "growing": growing,
+            "theme": theme,
         },
         on_act_change=report,
     )
