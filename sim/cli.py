@@ -5,31 +5,29 @@ from __future__ import annotations
 import importlib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from engine.errors import OrreryError
 from engine.trace.events import EventClass
 from engine.trace.open_file import open_trace
+from sim.event_table import two_events
 
 if TYPE_CHECKING:
     from engine.core.seams import GrammarBackend
-    from engine.trace.events import Event
     from engine.trace.file import AnyTrace
     from sim.replay import Divergence
 
 #: Imports torch and xgrammar, which the simulator does without: named here, and imported only if a trace asks for it.
 _GRAMMAR_BACKEND = "engine.guided.recompute:recomputing_backend"
 
-_TraceFile = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, .jsonl or .jsonl.zst.")]
+TraceFile = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, .jsonl or .jsonl.zst.")]
 
 
-def replay(trace_file: _TraceFile) -> None:
+def replay(trace_file: TraceFile) -> None:
     """Run a trace's inputs again and compare every decision."""
     from sim.replay import replay as run_replay
 
@@ -55,7 +53,7 @@ def replay(trace_file: _TraceFile) -> None:
 
 
 def check(
-    trace_file: _TraceFile,
+    trace_file: TraceFile,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what each invariant states.")] = False,
 ) -> None:
     """Check the invariants that every trace must keep."""
@@ -90,25 +88,5 @@ def _show_divergence(console: Console, divergence: Divergence) -> None:
     where = f"event {divergence.recorded.seq}, " if divergence.recorded else ""
     tag = type(event).__struct_config__.tag if event else ""
     console.print(Text(f"\nFirst divergence: {where}{tag} in step {divergence.step}: {divergence.why}.\n", "bold"))
-    table = Table(box=None, padding=(0, 3, 0, 2))
-    table.add_column("field", style="dim")
-    table.add_column("recorded")
-    table.add_column("recomputed")
-    changed = {difference.field for difference in divergence.differences}
-    recorded, recomputed = _fields(divergence.recorded), _fields(divergence.recomputed)
-    for name in dict.fromkeys([*recorded, *recomputed]):
-        style = "bold red" if name in changed or not (recorded and recomputed) else ""
-        table.add_row(name, Text(_value(recorded, name), style), Text(_value(recomputed, name), style))
-    console.print(table)
+    console.print(two_events(("recorded", divergence.recorded), ("recomputed", divergence.recomputed)))
     console.print(Text(f"\nThe core then: {', '.join(f'{k} {v}' for k, v in divergence.state.items())}\n", "dim"))
-
-
-def _fields(event: Event | None) -> dict[str, Any]:
-    if event is None:
-        return {}
-    fields = msgspec.structs.asdict(event)
-    return {name: value for name, value in fields.items() if name not in ("seq", "ts", "engine", "rank")}
-
-
-def _value(fields: dict[str, Any], name: str) -> str:
-    return repr(fields[name]) if name in fields else "–"

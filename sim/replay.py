@@ -14,24 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from typing import Any, NamedTuple
 
-import msgspec
-
 from engine.core.seams import GrammarBackend
 from engine.errors import OrreryError
 from engine.trace.events import EVENT_TYPES, Event, EventClass, GrammarBitmaskFilled, OutputText
 from engine.trace.file import AnyTrace
+from sim.field_differences import FieldDifference, differing_fields
 from sim.recorded import AnswersEnd
 from sim.recorded_core import RecordedCore
-
-_NOT_COMPARED = frozenset({"seq", "ts"})
-
-
-class Difference(NamedTuple):
-    """One field that came out otherwise."""
-
-    field: str
-    recorded: Any
-    recomputed: Any
 
 
 class Divergence(NamedTuple):
@@ -42,7 +31,8 @@ class Divergence(NamedTuple):
     """What the file says; None if the file lacks a decision that follows from its inputs."""
     recomputed: Event | None
     """What follows from the inputs; None if nothing does."""
-    differences: list[Difference]
+    differences: list[FieldDifference]
+    """Recorded first, recomputed second."""
     why: str
     state: dict[str, Any]
     """The core when it happened: queues, free blocks, steps in flight."""
@@ -207,7 +197,7 @@ class Replay:
             return Divergence(self._step_of(exchange.input), exchange.input, None, [], refusal, self._state())
         recorded = exchange.recorded[agreed] if agreed < len(exchange.recorded) else None
         computed = recomputed[agreed] if agreed < len(recomputed) else None
-        differences = _differences(recorded, computed) if recorded is not None and computed is not None else []
+        differences = differing_fields(recorded, computed) if recorded is not None and computed is not None else []
         if recorded is None:
             why = f"the file lacks a {_type(computed)} that follows from its inputs"
         elif computed is None:
@@ -260,17 +250,6 @@ def _num_agreed(recorded: list[Event], recomputed: list[Event]) -> int:
         if old != new:
             return index
     return min(len(recorded), len(recomputed))
-
-
-def _differences(recorded: Event, recomputed: Event) -> list[Difference]:
-    if type(recorded) is not type(recomputed):
-        return []
-    pairs = msgspec.structs.asdict(recorded), msgspec.structs.asdict(recomputed)
-    return [
-        Difference(name, pairs[0][name], pairs[1][name])
-        for name in pairs[0]
-        if name not in _NOT_COMPARED and pairs[0][name] != pairs[1][name]
-    ]
 
 
 def _type(event: Event | None) -> str:

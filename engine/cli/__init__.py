@@ -45,6 +45,8 @@ COMMANDS: dict[str, Command] = {
     "calibrate": Command("sim.calibrate_cli:calibrate", "Learn from recorded runs how long steps take on a machine"),
     "trace": Command("viz.terminal.cli:trace", "Summarise a trace, or draw one step of it in the terminal"),
     "query": Command("sim.query.cli:query", "Find steps of a trace, or what happened to a block or a request"),
+    "diff": Command("sim.diff.cli:diff", "Compare two runs: the first decision that differs; or two steps"),
+    "fork": Command("sim.fork.cli:fork", "Let a recorded run go on otherwise from some step: what if?"),
     "app": Command("viz.launch:app", "Open the app in a browser", "app"),
     "model list": Command("engine.cli.model:list_models", "List the models that Orrery knows by name"),
     "model fetch": Command("engine.cli.model:fetch", "Fetch a model into the cache directory", "engine"),

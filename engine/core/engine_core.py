@@ -170,7 +170,10 @@ class EngineCore:
         Raises:
             ConfigError: it names another policy, or another way to plan: these are chosen when a core is made.
         """
-        self.scheduler.require_changeable(limits)
+        in_force = self.scheduler.config
+        for name in ("policy", "async_scheduling"):
+            if getattr(limits, name) != getattr(in_force, name):
+                raise ConfigError(f"{name} is chosen at the start: of a core that runs, only its limits change.")
         if self._trace is not None:
             self._trace.emit(ConfigChanged(scheduler=limits))
         self.scheduler.config = limits

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine.config import EngineConfig, KVCacheConfig, Policy
+from engine.config import EngineConfig, KVCacheConfig, Policy, SchedulerConfig
 from engine.errors import ConfigError
 from engine.trace.events import Header
 
@@ -57,6 +57,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{name} is chosen at the start: to change it, fork at step {first_step}.")
             header = knob.turn(header, value)
         return header
+
+    def limits(self, in_force: SchedulerConfig) -> SchedulerConfig:
+        """What a core that runs is told at the fork, in place of its limits."""
+        turned = {name: value for name, value in self.knobs.items() if KNOBS[name].at_any_step}
+        return msgspec.structs.replace(in_force, **turned)
 
 
 def _limit(name: str) -> Callable[[Header, KnobValue], Header]:

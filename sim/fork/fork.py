@@ -89,7 +89,6 @@ class _Fork:
         self._clock = VirtualClock()
         self._tape = _Tape(trace.header, self._clock, keep)
         self._recorded = RecordedCore(trace, self._tape, WalkedAutomata(trace), self.header)
-        self._limits = None if self._from_the_start else turned.config.scheduler
         self._pending = PendingInputs(trace, self._position, change.step, None if cost_model is None else self._clock)
         speculative = turned.config.speculative
         drafting = None if speculative is None else RecordedDrafts(trace, speculative.num_speculative_tokens)
@@ -108,8 +107,9 @@ class _Fork:
         self._repeat()
         for event in self._vocabulary():
             self._tape.emit(event)
-        if self._limits is not None and self._limits != self._core.scheduler.config:
-            self._core.reconfigure(self._limits)
+        in_force = self._core.scheduler.config
+        if (limits := self._change.limits(in_force)) != in_force:
+            self._core.reconfigure(limits)
         self._leave_out(list(self._core.requests.values()))
         while self._pending or self._core.has_unfinished_requests():
             self._let_in()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from engine.config import EngineConfig, KVCacheConfig, SchedulerConfig
+from engine.config import EngineConfig, KVCacheConfig
 from engine.core.kv_cache.manager import ComputedBlocks, KVCacheManager, Shortage
 from engine.core.kv_transfer import NO_MATCH, KVTransferManager, RemoteMatch
 from engine.core.messages import (
@@ -27,7 +27,6 @@ from engine.core.scheduler.update import apply_failure, apply_output
 from engine.core.scheduler.wanted import Wanted, tokens_wanted
 from engine.core.seams import KVConnector
 from engine.core.structured_output import StructuredOutputManager
-from engine.errors import ConfigError
 from engine.trace.events import (
     RequestFinished,
     RequestStatusChanged,
@@ -68,16 +67,6 @@ class Scheduler:
         self.step = 0
         self._released: list[int] = []
         self.trace = trace
-
-    def require_changeable(self, limits: SchedulerConfig) -> None:
-        """Refuse limits that cannot replace those in force.
-
-        Raises:
-            ConfigError: they name another policy, or plan asynchronously where these do not.
-        """
-        for name in ("policy", "async_scheduling"):
-            if getattr(limits, name) != getattr(self.config, name):
-                raise ConfigError(f"{name} is chosen at the start: of a core that runs, only its limits change.")
 
     def add(self, request: Request) -> None:
         """Let a new request wait; a guided one for its grammar first."""
