@@ -35,40 +35,45 @@ class StepView:
     def __init__(self, timeline: Timeline, step: int, span: Span, previous: Span) -> None:
         self.step = step
         self.header = timeline.header
-        self._timeline = timeline
+        self.timeline = timeline
         self._span = span
         self._previous = previous
 
     @cached_property
     def events(self) -> list[ev.Event]:
         """Events of this step in order; with several steps in flight, only those that belong to it."""
-        return [e for e in self._timeline.events[self._span.start : self._span.end] if e.step == self.step]
+        return [e for e in self.timeline.events[self._span.start : self._span.end] if e.step == self.step]
 
     @cached_property
     def preceding(self) -> Sequence[ev.Event]:
         """What happened between the end of the step before and this one: arrivals, aborts, a reset."""
-        return self._timeline.events[self._previous.end : self._span.start]
+        return self.timeline.events[self._previous.end : self._span.start]
 
     @cached_property
     def arrivals(self) -> list[ev.RequestAdded]:
         """Requests that came in since the step before was begun."""
-        between = self._timeline.events[self._previous.start : self._span.start]
+        between = self.timeline.events[self._previous.start : self._span.start]
         return [event for event in between if isinstance(event, ev.RequestAdded)]
+
+    @cached_property
+    def left(self) -> State:
+        """The state that the step before left: what `preceding` meets."""
+        return self.timeline.state_at(min(self._previous.end, self._span.start))
 
     @cached_property
     def before(self) -> State:
         """The state in which the step was asked for."""
-        return self._timeline.state_at(self._span.start)
+        return self.timeline.state_at(self._span.start)
 
     @cached_property
     def planned(self) -> State:
         """The state right after `step.scheduled`: what the forward pass runs with."""
-        return self._timeline.state_at(self._span.planned)
+        return self.timeline.state_at(self._span.planned)
 
     @cached_property
     def after(self) -> State:
         """The state after everything that belongs to the step."""
-        return self._timeline.state_at(self._span.end)
+        return self.timeline.state_at(self._span.end)
 
     @property
     def plan(self) -> PlanState:

@@ -15,7 +15,7 @@ from engine.trace.file import read_trace
 from engine.trace.recorder import Recorder
 from sim.timeline import StepView, Timeline
 from tests.core.driver import core_of, header, record_crowd, request, run_step, window_of
-from viz.explain import PLACES, Reason, explain
+from viz.explain import RULES, Reason, explain
 from viz.source import ROOT, Place
 
 
@@ -226,7 +226,8 @@ def test_a_grammar_that_is_waited_for(path: Path) -> None:
     run_step(run.core)
     run.core.grammar_ready("a")
     run_step(run.core)
-    assert run.said(1) == ["r0 skipped: its grammar is not ready (nor are those of 2 others)"]
+    compiled = [f"{name} its grammar (regex) is compiled: it waits until that is done" for name in ("r0", "r1", "r2")]
+    assert run.said(1) == [*compiled, "r0 skipped: its grammar is not ready (nor are those of 2 others)"]
     assert run.said(2)[:2] == ["r0 its grammar is ready", "r0 4 tokens: its whole prompt"]
 
 
@@ -246,9 +247,9 @@ def test_every_decision_of_a_crowd_has_a_reason_in_order(path: Path) -> None:
         assert "None" not in reason.sentence
 
 
-@pytest.mark.parametrize("rule", PLACES)
+@pytest.mark.parametrize("rule", RULES)
 def test_every_rule_points_at_the_code_that_decides_it(rule: str) -> None:
-    place = PLACES[rule]
+    place = RULES[rule].place
     line = (ROOT / place.path).read_text().splitlines()[place.line - 1]
     assert f"def {place.symbol.split('.')[-1]}(" in line
 

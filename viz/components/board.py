@@ -12,11 +12,12 @@ from typing import Any
 
 import streamlit as st
 
-from viz.theme import Theme, request_css
+from viz import address
+from viz.theme import request_css
 
 _HERE = Path(__file__).parent
 _PARTS = ("header", "spine", "finder", "stage")
-_STYLES = ("board", "charts", "finder", "lives")
+_STYLES = ("board", "charts", "finder", "lives", "why")
 _HTML = (
     '<div class="board">'
     + "".join(f'<div data-part="{part}"></div>' for part in _PARTS)
@@ -40,7 +41,6 @@ def board(
     last: int = 0,
     step: int = 0,
     growing: bool = False,
-    theme: Theme | None = None,
     on_act: Callable[[dict[str, Any]], None],
     key: str = "board",
 ) -> None:
@@ -51,7 +51,6 @@ def board(
         first, last: the steps there are.
         step: the step that is drawn.
         growing: more steps may come, so playing waits at the last one.
-        theme: how it is to look; None: as the browser wishes.
         on_act: called, before the next run of the page, with what the person did.
     """
 
@@ -68,7 +67,8 @@ def board(
             "last": last,
             "step": step,
             "growing": growing,
-            "theme": theme,
+            "theme": address.theme(),
+            "find": address.find(),
         },
         on_act_change=report,
     )

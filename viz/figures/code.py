@@ -1,9 +1,10 @@
-"""The code that decided: the source of a place, as it is in the engine that runs here."""
+"""The code that decided: a rule, and the source of its function as it is in the engine that runs here."""
 
 from __future__ import annotations
 
 from functools import cache
 
+from viz.explain import Rule
 from viz.figures.html import Html, el
 from viz.source import ROOT, Place
 
@@ -12,13 +13,15 @@ _MOST_LINES = 70
 
 
 @cache
-def code(place: Place) -> Html:
-    """The function of a place with its line numbers, in a `<template>` that the board shows when it is asked to."""
+def code(rule: Rule) -> Html:
+    """A rule, and its function with line numbers, in a `<template>` that the board shows when it is asked to."""
+    place = rule.place
     lines = _function(place)
     numbered = [_line(number, text) for number, text in lines[:_MOST_LINES]]
     if len(lines) > _MOST_LINES:
         numbered.append(el("p", "more", f"… {len(lines) - _MOST_LINES} more lines"))
-    return el("template", "", el("h2", "", place.symbol), el("p", "sub", str(place)), *numbered, data_source=str(place))
+    head = el("h2", "", place.symbol), el("p", "rule", rule.statement), el("p", "sub", str(place))
+    return el("template", "", *head, *numbered, data_source=str(place))
 
 
 def _line(number: int, text: str) -> Html:

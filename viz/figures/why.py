@@ -1,72 +1,182 @@
-"""Why?: every decision of a step in order, in plain words, with the function that made it."""
+"""Why?: every decision of a step in plain words, request by request, with its rule and the function that made it."""
 
 from __future__ import annotations
 
-from itertools import groupby
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from sim.timeline import StepView
 from viz.cut import UNPLANNED, is_planned
-from viz.explain import Reason, explain
+from viz.explain import Phase, Reason, Rule, Wait, explain, why_waits
 from viz.figures.code import code
 from viz.figures.html import Html, el
-from viz.figures.parts import Selection, chip, empty, panel
+from viz.figures.parts import Selection, chip, count, empty, label, panel
 from viz.source import Place
 
-#: Lines drawn beside the other panels, and when there is room.
-_LINES, _LINES_ALONE = 16, 200
-#: As many decisions of one kind share a line.
-_MANY = 4
-#: Chips drawn of the requests that share a line.
+#: Groups of decisions drawn beside the other panels, and when there is room.
+_GROUPS, _GROUPS_ALONE = 16, 160
+#: Lines of bookkeeping in one fold.
+_FOLDED, _FOLDED_ALONE = 24, 120
+#: Chips drawn of the requests that share a line, and of those that wait.
 _CHIPS = 8
+
+_PHASES: dict[Phase, str] = {"before": "since the step before", "planned": "the plan", "output": "what came back"}
 
 
 def why(view: StepView, selection: Selection) -> Html:
-    """Draw the reasons; beside all the other panels, without the bookkeeping that follows from them."""
-    alone, planned = selection.view != "all", is_planned(view)
-    # Of a plan that was cut short, the bookkeeping may be all there is.
-    reasons = [reason for reason in explain(view) if alone or not planned or not reason.detail]
-    lines = _lines(reasons)
-    limit = _LINES_ALONE if alone else _LINES
-    drawn = [_line(line, selection) for line in lines[:limit]]
-    if len(lines) > limit:
-        drawn.append(el("p", "more", f"… {sum(map(len, lines[limit:]))} more decisions"))
-    if not planned:
+    """Draw the reasons; beside all the other panels the bookkeeping that follows from them is folded away."""
+    reasons, alone = explain(view), selection.view != "all"
+    wait = None if selection.request is None else why_waits(view, selection.request)
+    groups = _grouped(reasons)
+    shown = groups[: _GROUPS_ALONE if alone else _GROUPS]
+    drawn = [part for phase in _PHASES for part in _phase(phase, shown, selection)]
+    if len(groups) > len(shown):
+        left_out = sum(len(group.reasons) for group in groups[len(shown) :])
+        drawn.append(el("p", "more", f"… {left_out} more decisions"))
+    if not is_planned(view):
         drawn.append(empty(UNPLANNED))
+    rules = [reason.rule for group in shown for reason in group.reasons] + ([wait.rule] if wait else [])
     return panel(
         "why",
         "Why?",
-        "the decisions in order; click one to see its function",
+        "what was decided, in order; click a line to see its rule and its code",
+        _answer(wait) if wait else _who_waits(view),
         el("div", "why-list", *(drawn or [empty("Nothing was decided: nobody was there.")])),
-        *(code(place) for place in dict.fromkeys(line[0].place for line in lines[:limit])),
+        *(code(rule) for rule in dict.fromkeys(rules)),
     )
 
 
-def _lines(reasons: list[Reason]) -> list[list[Reason]]:
-    """Decisions of one kind that follow one another share a line if they are many, such as requests that decode."""
-    lines: list[list[Reason]] = []
-    for _, group in groupby(reasons, key=lambda reason: (reason.sentence, reason.place)):
-        alike = list(group)
-        lines += [alike] if len(alike) >= _MANY else [[reason] for reason in alike]
-    return lines
+# --- the question of one who waits ----------------------------------------------------------------------------------
 
 
-def _line(reasons: list[Reason], selection: Selection) -> Html:
-    reason = reasons[0]
-    named = [each.request for each in reasons if each.request is not None]
-    chips = [chip(serial, selected=serial == selection.request) for serial in named[:_CHIPS]]
-    if len(named) > _CHIPS:
-        chips.append(el("span", "elided", f"… {len(named) - _CHIPS} more"))
-    sentence = f"each: {reason.sentence}" if len(reasons) > 1 else reason.sentence
-    because = el("button", "because", sentence, el("span", "place", _where(reason.place)), data_code=str(reason.place))
+def _answer(wait: Wait) -> Html:
+    """Why the selected request waits, before everything else."""
+    since = el(
+        "button", "link", wait.since, data_act=f"step:{wait.since_step}", data_tip=f"go to step {wait.since_step}"
+    )
     return el(
         "div",
-        "reason several" if len(reasons) > 1 else "reason",
-        el("span", "chips", *chips),
-        because,
-        data_reason=reason.seq,
-        data_decisions=len(reasons),
+        "answer",
+        el("p", "asked", chip(wait.request, hollow=True, selected=True), "Why does it wait?"),
+        _because(f"Because {wait.sentence}.", wait.rule),
+        el(
+            "p",
+            "since",
+            "It waits ",
+            since,
+            ".",
+            _held_up_by(wait),
+        ),
+        data_answer=wait.request,
+        data_behind=wait.behind,
+        data_since=wait.since_step,
     )
+
+
+def _held_up_by(wait: Wait) -> Html | None:
+    if wait.behind is None:
+        return None
+    return el("span", "", " Held up by ", chip(wait.behind, hollow=True, tip=f"look at r{wait.behind}"))
+
+
+def _who_waits(view: StepView) -> Html | None:
+    waiting = view.planned.waiting
+    if not waiting or not is_planned(view):
+        return None
+    chips = [chip(serial, hollow=True, tip=f"why does r{serial} wait?") for serial in waiting[:_CHIPS]]
+    if len(waiting) > _CHIPS:
+        chips.append(el("span", "elided", f"… {len(waiting) - _CHIPS} more"))
+    words = "waits" if len(waiting) == 1 else "wait"
+    return el("div", "who-waits", el("span", "chips", *chips), el("span", "sub", f"{words} – click one to see why"))
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+class _Group(NamedTuple):
+    """What one phase of a step decided about a request, or about several of which the same is said."""
+
+    phase: Phase
+    requests: list[int]
+    reasons: list[Reason]
+
+    @property
+    def told(self) -> list[Reason]:
+        """What is said of each of them; nothing of those with no more than bookkeeping."""
+        first = self.reasons[0].request
+        return [reason for reason in self.reasons if not reason.detail and reason.request == first]
+
+    @property
+    def details(self) -> list[Reason]:
+        """The bookkeeping of all of them."""
+        return [reason for reason in self.reasons if reason.detail]
+
+
+def _grouped(reasons: list[Reason]) -> list[_Group]:
+    """Request by request, in the order in which the first decision about each was made; mere bookkeeping is last."""
+    own: dict[tuple[Phase, int | None], list[Reason]] = {}
+    for reason in reasons:
+        own.setdefault((reason.phase, reason.request), []).append(reason)
+    groups: dict[tuple[Phase, tuple[str, ...]], _Group] = {}
+    for (phase, request), decided in own.items():
+        told = tuple(reason.sentence for reason in decided if not reason.detail)
+        group = groups.setdefault((phase, told), _Group(phase, [], []))
+        group.requests.extend([] if request is None else [request])
+        group.reasons.extend(decided)
+    return sorted(groups.values(), key=lambda group: not group.told)
+
+
+def _phase(phase: Phase, groups: Iterable[_Group], selection: Selection) -> list[Html]:
+    """The groups of a phase, beneath its name."""
+    drawn = [_group(group, selection) for group in groups if group.phase == phase]
+    return [label(_PHASES[phase]), *drawn] if drawn else []
+
+
+def _group(group: _Group, selection: Selection) -> Html:
+    told, each = group.told, "each: " if len(group.requests) > 1 else ""
+    lines = [_because(each + reason.sentence, reason.rule) for reason in told]
+    return el(
+        "div",
+        "reason" + (" several" if len(group.requests) != 1 or not told else ""),
+        _chips(group.requests, selection) if told else None,
+        el("div", "", *lines, _bookkeeping(group, selection)),
+        data_reason=group.reasons[0].seq,
+        data_decisions=len(group.reasons),
+    )
+
+
+def _chips(requests: list[int], selection: Selection) -> Html | None:
+    if not requests:
+        return None
+    chips = [chip(serial, selected=serial == selection.request) for serial in requests[:_CHIPS]]
+    if len(requests) > _CHIPS:
+        chips.append(el("span", "elided", f"… {len(requests) - _CHIPS} more"))
+    return el("span", "chips", *chips)
+
+
+def _because(sentence: str, rule: Rule) -> Html:
+    where = el("span", "place", _where(rule.place))
+    return el("button", "because", sentence, where, data_code=str(rule.place), data_tip=rule.statement)
 
 
 def _where(place: Place) -> str:
     return f"{place.symbol.rsplit('.', 1)[-1]} · {place.path.rsplit('/', 1)[-1]}:{place.line}"
+
+
+def _bookkeeping(group: _Group, selection: Selection) -> Html | None:
+    """What follows from the decisions of a group, in a fold that is open where there is room."""
+    details, alone = group.details, selection.view != "all"
+    if not details:
+        return None
+    most = _FOLDED_ALONE if alone else _FOLDED
+    lines = [_detail(reason, named=len(group.requests) != 1 or not group.told) for reason in details[:most]]
+    if len(details) > most:
+        lines.append(el("p", "more", f"… {len(details) - most} more"))
+    words = "what follows" if group.told else "bookkeeping"
+    summary = el("summary", "", f"{words}: {count(len(details), 'line')}")
+    return el("details", "bookkeeping", summary, *lines, open=alone)
+
+
+def _detail(reason: Reason, *, named: bool) -> Html:
+    name = chip(reason.request) if named and reason.request is not None else None
+    return el("div", "detail-line", name, _because(reason.sentence, reason.rule))
