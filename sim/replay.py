@@ -11,6 +11,7 @@ follow from the recorded probabilities.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Set
 from typing import Any, NamedTuple
 
@@ -41,17 +42,25 @@ class Divergence(NamedTuple):
 class ReplayReport(NamedTuple):
     """What a replay found."""
 
-    num_decisions: int
-    """Decisions that were regenerated and agreed."""
+    agreed: Counter[type[Event]]
+    """By type: decisions that were regenerated, and derived events that were recomputed, and agreed."""
     num_inputs: int
     num_steps: int
     divergence: Divergence | None
     truncated: str | None
     """If the trace ends in the middle of a step, or its file was cut short: where, in one sentence."""
-    num_recomputed: int = 0
-    """Derived events that were recomputed and agreed."""
-    num_trusted: int = 0
+    num_trusted: int
     """Derived events that nobody recomputed."""
+
+    @property
+    def num_decisions(self) -> int:
+        """Decisions that were regenerated and agreed."""
+        return sum(number for kind, number in self.agreed.items() if kind.kind is EventClass.DECISION)
+
+    @property
+    def num_recomputed(self) -> int:
+        """Derived events that were recomputed and agreed."""
+        return self.agreed.total() - self.num_decisions
 
     @property
     def num_divergences(self) -> int:
@@ -114,7 +123,7 @@ class Replay:
 
     def run(self) -> ReplayReport:
         """Feed every input and compare every decision, up to the first that differs."""
-        num_inputs = num_decisions = num_recomputed = 0
+        num_inputs, agreed = 0, Counter[type[Event]]()
         divergence, truncated = None, self.trace.truncated
         exchanges = self._exchanges()
         exchange = next(exchanges)
@@ -122,27 +131,20 @@ class Replay:
             upcoming = next(exchanges, None)
             refusal = self._exchange(exchange)
             recomputed = self._collector.take()
-            agreed = _num_agreed(exchange.recorded, recomputed)
+            num_agreed = _num_agreed(exchange.recorded, recomputed)
             num_inputs += exchange.input is not None
-            derived = sum(event.kind is EventClass.DERIVED for event in exchange.recorded[:agreed])
-            num_decisions, num_recomputed = num_decisions + agreed - derived, num_recomputed + derived
-            if agreed < len(exchange.recorded) or agreed < len(recomputed) or refusal:
-                whole = agreed == len(exchange.recorded)
+            agreed.update(map(type, exchange.recorded[:num_agreed]))
+            if num_agreed < len(exchange.recorded) or num_agreed < len(recomputed) or refusal:
+                whole = num_agreed == len(exchange.recorded)
                 if whole and upcoming is None and self._may_be_cut(refusal):
                     truncated = truncated or f"The trace ends in the middle of step {self._collector.step}."
                 else:
-                    divergence = self._diverge(exchange, recomputed, agreed, refusal)
+                    divergence = self._diverge(exchange, recomputed, num_agreed, refusal)
             if upcoming is None or divergence is not None:
                 break
             exchange = upcoming
         return ReplayReport(
-            num_decisions,
-            num_inputs,
-            self.core.scheduler.step,
-            divergence,
-            truncated,
-            num_recomputed=num_recomputed,
-            num_trusted=self._num_trusted,
+            agreed, num_inputs, self.core.scheduler.step, divergence, truncated, num_trusted=self._num_trusted
         )
 
     def _exchanges(self) -> Iterator[_Exchange]:

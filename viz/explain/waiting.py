@@ -83,7 +83,7 @@ def _stopped_with_the_line(view: StepView, plan: PlanState, serial: int) -> _Cau
     stop = next((event for event in plan.skipped if event.reason in _STOPS and event.request in line), None)
     if stop is None:
         return _Cause("the trace does not tell what stopped it", "line")
-    place = f"{ordinal(line.index(serial) + 1)} of {len(line):,} in the line"
+    place = f"it is {ordinal(line.index(serial) + 1)} of {len(line):,} in the line" if line[1:] else "nobody else waits"
     if stop.reason == "token_budget":
         return _Cause(f"{_who_spent(plan)}; {place}", "limit")
     if stop.reason == "max_num_seqs":

@@ -39,7 +39,7 @@ def why(view: StepView, selection: Selection) -> Html:
     return panel(
         "why",
         "Why?",
-        "what was decided, in order; click a line to see its rule and its code",
+        "what was decided; click a line for its rule and code",
         _answer(wait) if wait else _who_waits(view),
         el("div", "why-list", *(drawn or [empty("Nothing was decided: nobody was there.")])),
         *(code(rule) for rule in dict.fromkeys(rules)),
@@ -51,22 +51,15 @@ def why(view: StepView, selection: Selection) -> Html:
 
 def _answer(wait: Wait) -> Html:
     """Why the selected request waits, before everything else."""
-    since = el(
-        "button", "link", wait.since, data_act=f"step:{wait.since_step}", data_tip=f"go to step {wait.since_step}"
-    )
+    tip = f"go to step {wait.since_step}"
+    since = el("button", "link", f"Waits {wait.since}", data_act=f"step:{wait.since_step}", data_tip=tip)
     return el(
         "div",
-        "answer",
+        "why-waits",
         el("p", "asked", chip(wait.request, hollow=True, selected=True), "Why does it wait?"),
         _because(f"Because {wait.sentence}.", wait.rule),
-        el(
-            "p",
-            "since",
-            "It waits ",
-            since,
-            ".",
-            _held_up_by(wait),
-        ),
+        el("p", "since", since),
+        _held_up_by(wait),
         data_answer=wait.request,
         data_behind=wait.behind,
         data_since=wait.since_step,
@@ -76,7 +69,7 @@ def _answer(wait: Wait) -> Html:
 def _held_up_by(wait: Wait) -> Html | None:
     if wait.behind is None:
         return None
-    return el("span", "", " Held up by ", chip(wait.behind, hollow=True, tip=f"look at r{wait.behind}"))
+    return el("p", "since", "Held up by ", chip(wait.behind, hollow=True, tip=f"look at r{wait.behind}"))
 
 
 def _who_waits(view: StepView) -> Html | None:
@@ -86,8 +79,8 @@ def _who_waits(view: StepView) -> Html | None:
     chips = [chip(serial, hollow=True, tip=f"why does r{serial} wait?") for serial in waiting[:_CHIPS]]
     if len(waiting) > _CHIPS:
         chips.append(el("span", "elided", f"… {len(waiting) - _CHIPS} more"))
-    words = "waits" if len(waiting) == 1 else "wait"
-    return el("div", "who-waits", el("span", "chips", *chips), el("span", "sub", f"{words} – click one to see why"))
+    words = "waits: click it to see why" if len(waiting) == 1 else "wait: click one to see why"
+    return el("div", "who-waits", el("span", "chips", *chips), el("span", "sub", words))
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------
