@@ -8,6 +8,7 @@ import pytest
 
 from engine.trace.file import read_trace
 from sim.timeline import StepView, Timeline
+from tests.core.driver import record_crowd
 from viz.gallery import GALLERY
 from viz.open_trace import SHIPPED
 
@@ -27,4 +28,12 @@ def timeline(request: pytest.FixtureRequest) -> Timeline:
 @pytest.fixture(scope="session")
 def views(timeline: Timeline) -> list[StepView]:
     """Every step of it, folded once: not to be changed."""
+    return [timeline.step(number) for number in timeline.steps]
+
+
+@pytest.fixture(scope="session")
+def connected(tmp_path_factory: pytest.TempPathFactory) -> list[StepView]:
+    """A crowd of which half the KV comes from elsewhere."""
+    path = tmp_path_factory.mktemp("trace") / "crowd.jsonl"
+    timeline = Timeline(record_crowd(path, seed=4, connected=True, num_blocks=18))
     return [timeline.step(number) for number in timeline.steps]
