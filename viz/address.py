@@ -1,4 +1,4 @@
-"""The address, `?page=…&trace=…&step=…&view=…&req=…&block=…`: the only place where a person's position is kept.
+"""The address, `?page=…&trace=…&step=…&view=…&req=…&block=…&find=…&theme=…`: where a person is, and kept nowhere else.
 
 So every position can be sent as a link, and the browser's back button goes back in the trace.
 """
@@ -11,12 +11,16 @@ from typing import Any, Literal, get_args
 import streamlit as st
 
 from viz.figures.parts import Selection
+from viz.theme import Theme
 from viz.views import DEFAULT, VIEWS
 
-Page = Literal["step", "gallery", "live"]
+Page = Literal["step", "gallery", "live", "quiz", "what-if"]
 _INTEGER = re.compile(r"-?[0-9]{1,15}")
 _MOST_SHOWN = 40
 _PAGES: tuple[Page, ...] = get_args(Page)
+#: Pages about a trace: who comes from one of them stays with it.
+_OF_A_TRACE: tuple[Page, ...] = ("step", "quiz", "what-if")
+_THEMES: tuple[Theme, ...] = get_args(Theme)
 
 
 def page() -> Page:
@@ -32,9 +36,11 @@ def unknown_page() -> str | None:
 
 
 def go_to(page: Page, **parameters: str) -> None:
-    """Address another page; what the address said before is forgotten."""
+    """Address another page; what the address said before is forgotten, but for the theme."""
     if page != "step":
         parameters["page"] = page
+    if chosen := theme():
+        parameters["theme"] = chosen
     st.query_params.from_dict(parameters)
 
 
@@ -58,20 +64,79 @@ def selection() -> Selection:
     return Selection(view=view if view in VIEWS else DEFAULT, request=_number("req"), block=_number("block"))
 
 
+def find() -> str:
+    """What is looked for, as a person typed it; empty if nothing is."""
+    return st.query_params.get("find", "").strip()
+
+
+def look_for(text: str) -> None:
+    """Address what is looked for; nothing, if the text is empty."""
+    if text.strip():
+        st.query_params["find"] = text.strip()
+    else:
+        st.query_params.pop("find", None)
+
+
+def select(*, request: int | None = None, block: int | None = None) -> None:
+    """Address a request or a block, or both; what is not named stays as it is."""
+    if request is not None:
+        st.query_params["req"] = str(request)
+    if block is not None:
+        st.query_params["block"] = str(block)
+
+
+def go_to_step(step: int) -> None:
+    """Address a step of the trace that is shown."""
+    st.query_params["step"] = str(step)
+
+
+def question_number() -> int | None:
+    """The question of a quiz, from 1; None if none is asked for."""
+    return _number("question")
+
+
+def answers() -> str:
+    """The answers that a quiz has got, as it writes them down."""
+    return st.query_params.get("answers", "")
+
+
+def go_to_question(number: int, answers: str) -> None:
+    """Address a question of the quiz that is shown; nothing is marked any more in its figures."""
+    st.query_params["question"] = str(number)
+    st.query_params["answers"] = answers
+    for parameter in ("req", "block"):
+        st.query_params.pop(parameter, None)
+
+
+def theme() -> Theme | None:
+    """The theme to show; None: the one that the browser wishes."""
+    asked = st.query_params.get("theme")
+    return next((known for known in _THEMES if known == asked), None)
+
+
 def follow(act: dict[str, Any]) -> None:
-    """Change the address as an act of the board says: `{"step": 3}`, `{"request": "1"}`, `{"page": "live"}` …"""
+    """Change the address as an act of the board says: `{"step": 3}`, `{"request": "1"}`, `{"page": "live"}` …
+
+    A request or a block that is selected already is selected no more; so is what is called `none`.
+    """
     if "page" in act:
-        go_to(act["page"])
+        stays = act["page"] in _OF_A_TRACE and page() in _OF_A_TRACE and "trace" in st.query_params
+        go_to(act["page"], **(_here() if stays else {}))
         return
     for name, value in act.items():
         parameter = {"request": "req"}.get(name, name)
-        if parameter not in ("step", "view", "req", "block"):
+        if parameter not in ("step", "view", "req", "block", "theme"):
             continue
         toggled_off = parameter in ("req", "block") and st.query_params.get(parameter) == str(value)
         if value == "none" or toggled_off:
             st.query_params.pop(parameter, None)
         else:
             st.query_params[parameter] = str(value)
+
+
+def _here() -> dict[str, str]:
+    """The trace that is shown, and the step."""
+    return {name: st.query_params[name] for name in ("trace", "step") if name in st.query_params}
 
 
 def _number(parameter: str) -> int | None:

@@ -6,6 +6,10 @@ variables `--st-…`; `board.css` gives them their names here. So nothing in a f
 
 from __future__ import annotations
 
+from typing import Literal
+
+Theme = Literal["light", "dark"]
+
 #: Okabe and Ito, "Color Universal Design" (2008); their black is the ink of the theme, which is light in the dark.
 REQUEST_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "var(--ink)")
 

@@ -17,7 +17,7 @@ def steps_where(timeline: Timeline, predicate: Predicate, steps: list[int]) -> I
     """
     facts = {each.step: each for each in timeline.series}
     if predicate.request is not None:
-        there = _steps_of(timeline, predicate.request)
+        there = set(candidates(timeline, predicate))
         steps = [step for step in steps if step in there]
     for step in steps:
         if step not in facts:
@@ -25,6 +25,13 @@ def steps_where(timeline: Timeline, predicate: Predicate, steps: list[int]) -> I
         rows = rows_of(timeline, step) if predicate.is_of_rows else [None]
         if any(predicate.holds(Moment(facts[step], row)) for row in rows):
             yield step
+
+
+def candidates(timeline: Timeline, predicate: Predicate) -> list[int]:
+    """The steps for which a question can hold at all, in order: those of the request without which it cannot."""
+    if predicate.request is None:
+        return timeline.steps
+    return sorted(_steps_of(timeline, predicate.request))
 
 
 def rows_of(timeline: Timeline, step: int) -> list[Row]:

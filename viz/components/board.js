@@ -2,6 +2,7 @@
 // Stepping stays fluid on a slow link: the cursor moves at once, and at most one step is asked for at a time.
 
 const PLAY_INTERVAL_MS = 900;
+const SPEEDS = [0.5, 1, 2, 4, 8];
 const GIVE_UP_MS = 5000;
 
 export default function (component) {
@@ -9,6 +10,23 @@ export default function (component) {
   root.orrery ??= new Board(root);
   root.orrery.update(component.data, component.setTriggerValue);
   return () => root.orrery.leave();
+}
+
+// Streamlit dresses the page as the browser wishes. A theme in the address takes the place of that wish; Streamlit asks
+// for it again after the page was printed, so that is what it is told.
+
+const nativeMedia = window.matchMedia.native ?? window.matchMedia.bind(window);
+let worn = null;
+
+function wear(theme) {
+  if (theme === worn) return;
+  worn = theme;
+  window.matchMedia = (query) => {
+    if (theme === null || !query.includes("prefers-color-scheme")) return nativeMedia(query);
+    return Object.assign(new EventTarget(), { media: query, matches: query.includes(theme) });
+  };
+  window.matchMedia.native = nativeMedia;
+  window.dispatchEvent(new Event("afterprint"));
 }
 
 class Board {
@@ -24,6 +42,7 @@ class Board {
     this.sent = null; // the step asked for and not yet drawn
     this.next = null; // the step to ask for after that
     this.playing = null;
+    this.speed = 1;
     this.board.addEventListener("click", (event) => this.onClick(event));
     this.board.addEventListener("pointerdown", (event) => this.onScrub(event));
     this.board.addEventListener("pointermove", (event) => this.onScrub(event));
@@ -42,6 +61,7 @@ class Board {
   update(data, setTriggerValue) {
     this.setTriggerValue = setTriggerValue;
     this.data = data;
+    wear(data.theme);
     for (const [name, html] of Object.entries(data.parts)) this.draw(name, html);
     this.board.dataset.step = data.step;
     this.sent = null;
@@ -55,10 +75,18 @@ class Board {
     if (this.shown[name] === html) return;
     const part = this.board.querySelector(`[data-part="${name}"]`);
     const scrolled = new Map([...part.querySelectorAll("[data-scroll]")].map((e) => [e.dataset.scroll, e.scrollLeft]));
+    const typed = part.querySelector("input:focus");
     part.innerHTML = html;
+    if (typed) this.goOnTyping(part.querySelector(`input.${typed.className}`), typed);
     for (const e of part.querySelectorAll("[data-scroll]")) e.scrollLeft = scrolled.get(e.dataset.scroll) ?? 0;
     this.shown[name] = html;
     this.unhover();
+  }
+
+  // What is drawn anew while somebody types keeps what was typed, and where.
+  goOnTyping(field, { value, selectionStart, selectionEnd }) {
+    field?.focus();
+    if (field) Object.assign(field, { value, selectionStart, selectionEnd });
   }
 
   // --- stepping
@@ -99,6 +127,7 @@ class Board {
     if (field && this.root.activeElement !== field) field.value = step;
     this.mark("[data-go='-1'], [data-go='first']", step <= first);
     this.mark("[data-go='1'], [data-go='last']", step >= last);
+    this.showSpeed();
   }
 
   mark(selector, disabled) {
@@ -106,12 +135,31 @@ class Board {
   }
 
   play() {
+    this.tick();
+    this.board.classList.add("playing");
+    if (this.data.step >= this.data.last) this.go(this.data.first);
+  }
+
+  tick() {
+    clearInterval(this.playing);
     this.playing = setInterval(() => {
       if (this.sent !== null) return;
       if (this.data.step < this.data.last) this.go(this.data.step + 1);
-    }, PLAY_INTERVAL_MS);
-    this.board.classList.add("playing");
-    if (this.data.step >= this.data.last) this.go(this.data.first);
+    }, PLAY_INTERVAL_MS / this.speed);
+  }
+
+  changeSpeed(by) {
+    const place = SPEEDS.indexOf(this.speed) + by;
+    this.speed = SPEEDS[Math.max(0, Math.min(SPEEDS.length - 1, place))];
+    this.showSpeed();
+    if (this.playing) this.tick();
+  }
+
+  showSpeed() {
+    const shown = this.board.querySelector(".speed output");
+    if (shown) shown.textContent = `${this.speed}×`;
+    this.mark("[data-speed='-1']", this.speed === SPEEDS[0]);
+    this.mark("[data-speed='1']", this.speed === SPEEDS.at(-1));
   }
 
   stop() {
@@ -128,12 +176,60 @@ class Board {
     if (code) return this.showCode(code.dataset.code);
     const go = event.target.closest("[data-go]");
     if (go) return this.move(go.dataset.go);
+    const speed = event.target.closest("[data-speed]");
+    if (speed) return this.changeSpeed(Number(speed.dataset.speed));
+    const find = event.target.closest("[data-find]");
+    if (find) return find.dataset.find === "open" ? this.openFinder() : this.closeFinder();
+    if (event.target.closest("[data-theme]")) return this.changeTheme();
     const act = event.target.closest("[data-act]");
     if (act) {
       event.preventDefault();
       const [name, value] = act.dataset.act.split(":");
-      this.act({ [name]: value ?? true });
+      if (name === "jump" || name === "find") this.jump({ [name]: value });
+      else this.act({ [name]: value ?? true });
     }
+  }
+
+  // --- searching and jumping: only the trace knows where it leads
+
+  jump(what) {
+    this.stop();
+    this.act({ ...what, from: this.step });
+    this.next = null;
+  }
+
+  openFinder() {
+    this.board.classList.add("finding");
+    const field = this.board.querySelector("input.find");
+    field.focus();
+    field.select();
+  }
+
+  closeFinder() {
+    this.board.classList.remove("finding");
+    const field = this.board.querySelector("input.find");
+    field.blur();
+    field.value = "";
+    if (this.data.find) this.act({ find: "" });
+  }
+
+  onFind(event, text) {
+    if (event.key === "Enter" && text) this.jump({ find: text, towards: event.shiftKey ? "previous" : "next" });
+    else if (event.key === "Escape" || event.key === "Enter") this.leaveFinder(text);
+    else return;
+    event.preventDefault();
+  }
+
+  // What is looked for stays looked for, so that n and N go on; an empty field is put away.
+  leaveFinder(text) {
+    if (!text) this.closeFinder();
+    else this.board.querySelector("input.find").blur();
+  }
+
+  changeTheme() {
+    const wished = nativeMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+    const other = (this.data.theme ?? wished) === "dark" ? "light" : "dark";
+    this.act({ theme: other === wished ? "none" : other });
   }
 
   showCode(place) {
@@ -172,20 +268,23 @@ class Board {
   onKey(event) {
     const typing = event.composedPath()[0];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (typing.matches?.("input.find") && this.root.contains(typing)) return this.onFind(event, typing.value.trim());
     if (typing.matches?.("input, textarea, select, [contenteditable=true]")) return;
     if (!this.board.isConnected) return;
     if (event.key === "?") return this.help.showModal();
-    if (!this.board.querySelector(".bars") || this.root.querySelector("dialog[open]")) return;
+    if (this.root.querySelector("dialog[open]")) return;
     const moves = { ArrowLeft: -1, ArrowRight: 1, Home: "first", End: "last", " ": "play" };
-    if (event.key in moves) {
+    if (event.key in moves && this.board.querySelector(".bars")) {
       // On a button, the space bar presses the button.
       if (event.key === " " && typing.matches?.("button, a")) return;
       event.preventDefault();
       this.move(moves[event.key]);
       return;
     }
-    const view = this.board.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
-    if (view) view.click();
+    const button = this.board.querySelector(`[data-key="${CSS.escape(event.key === "=" ? "+" : event.key)}"]`);
+    if (!button) return;
+    event.preventDefault(); // the key that opens the field is not to be typed into it
+    button.click();
   }
 
   // --- pointing: the same block, slot or request lights up in every panel

@@ -35,10 +35,18 @@ def masthead(
         el("span", "space"),
         verdict,
         *(actions or [action("Run live", "page:live", "run the engine and watch it")]),
-        el("button", "question", "?", data_help=True, data_tip="words and keys (?)", aria_label="help"),
+        _corner(),
     )
     tabs = _tabs(view) if view else Html("")
     return Html(line + tabs + "".join(notices))
+
+
+def _corner() -> Html:
+    theme = el(
+        "button", "question", "◐", data_theme=True, data_key="t", data_tip="light or dark (t)", aria_label="theme"
+    )
+    words = el("button", "question", "?", data_help=True, data_tip="words and keys (?)", aria_label="help")
+    return el("span", "corner", theme, words)
 
 
 def _facts(header: Header) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -26,16 +27,28 @@ _EVICTION = _Mark("eviction", "✕", "cached blocks evicted")
 _FINISH = _Mark("finish", "●", "finished")
 
 
-def spine(series: Sequence[IterationMetrics]) -> Html:
+def spine(series: Sequence[IterationMetrics], matches: Sequence[int] = (), jumps: Html | None = None) -> Html:
     """Draw all steps of a trace, with the buttons to move along them.
 
-    The bars stand in one element whose `data-per` says how many steps share a bar.
+    The bars stand in one element whose `data-per` says how many steps share a bar: then it is as high as the highest of
+    them, and bears the marks of all.
+
+    Args:
+        series: one line of numbers per step.
+        matches: steps that are looked for, in order.
+        jumps: further buttons.
     """
     per = max(1, -(-len(series) // _BARS))
     highest = max((facts.tokens for facts in series), default=1) or 1
-    bars = [_bar(series[i : i + per], highest) for i in range(0, len(series), per)]
+    shared = [series[i : i + per] for i in range(0, len(series), per)]
+    bars = [_bar(steps, highest, _between(matches, steps[0].step, steps[-1].step)) for steps in shared]
     track = el("div", "track", el("div", "bars", *bars, data_per=per, data_steps=len(series)))
-    return el("nav", "spine", _buttons(), _jump(series), track, _key(), aria_label="steps")
+    return el("nav", "spine", _buttons(), _jump(series), track, el("div", "below", jumps, _key()), aria_label="steps")
+
+
+def _between(steps: Sequence[int], first: int, last: int) -> int:
+    """How many of the steps lie between two."""
+    return bisect_right(steps, last) - bisect_left(steps, first)
 
 
 def _buttons() -> Html:
@@ -61,18 +74,29 @@ def _jump(series: Sequence[IterationMetrics]) -> Html:
     return el("label", "where", "step ", field, f" / {last}")
 
 
-def _bar(steps: Sequence[IterationMetrics], highest: int) -> Html:
+def _bar(steps: Sequence[IterationMetrics], highest: int, num_matches: int) -> Html:
     tallest = max(steps, key=lambda facts: facts.tokens)
     marks = _marks(steps)
     first, last = steps[0].step, steps[-1].step
     where = f"step {first}" if first == last else f"steps {first} to {last}"
-    words = [where, _tokens(tallest), *(f"{n} {mark.words}" for mark, n in marks)]
+    words = [where, ("at most " if len(steps) > 1 else "") + _tokens(tallest)]
+    words += [f"{n:,} {mark.words}" for mark, n in marks]
+    words += [count(num_matches, "match", "matches")] if num_matches else []
     prefill = tallest.prefill_tokens / tallest.tokens if tallest.tokens else 0
     # By the root: one decode stays visible beside a prefill of two thousand tokens.
     height = max(8, 100 * math.sqrt(tallest.tokens / highest))
     fill = el("i", "", style=f"height:{height:.0f}%;--prefill:{100 * prefill:.0f}%")
     signs = [el("s", mark.css, mark.sign) for mark, _ in marks[:2]]
-    return el("span", "bar", *signs, fill, data_step=first, data_tokens=tallest.tokens, data_tip=" · ".join(words))
+    return el(
+        "span",
+        "bar match" if num_matches else "bar",
+        *signs,
+        fill,
+        data_step=first,
+        data_tokens=tallest.tokens,
+        data_matches=num_matches or None,
+        data_tip=" · ".join(words),
+    )
 
 
 def _tokens(facts: IterationMetrics) -> str:

@@ -12,14 +12,20 @@ from engine.errors import TraceError
 from sim.timeline import StepView, Timeline
 from viz import address, gallery
 from viz.components.board import board
+from viz.figures.finder import finder, jumps
 from viz.figures.html import Html, el
-from viz.figures.masthead import masthead, notice, recording, story, verdict
+from viz.figures.masthead import action, masthead, notice, recording, story, verdict
 from viz.figures.parts import Selection
 from viz.figures.spine import spine
 from viz.figures.stage import stage
 from viz.open_trace import REPLAYED_AT_ONCE, FileVersion, open_timeline
 from viz.open_trace import verdict as replay_verdict
 from viz.pages import gallery as gallery_page
+from viz.pages import moves
+from viz.search import Search
+
+#: Session: the version of the large trace whose replay was asked for.
+_REPLAY_ASKED = "replay asked"
 
 
 def page() -> None:
@@ -70,9 +76,27 @@ def draw(
     parts: dict[str, str] = {"header": header}
     if step is not None:
         view = timeline.step(step)
-        parts |= {"spine": spine(timeline.series), "stage": stage(timeline, view, _with_request(selection, view))}
+        selection = _with_request(selection, view)
+        parts |= _moving(timeline, step, selection) | {"stage": stage(timeline, view, selection)}
+
+    def act_on(act: dict[str, Any]) -> None:
+        if act.get("replay") == "asked":
+            st.session_state[_REPLAY_ASKED] = version
+        elif step is None or not moves.make(act, timeline, step, selection):
+            on_act(act)
+
     steps = timeline.steps or [0]
-    board(parts, first=steps[0], last=steps[-1], step=step or 0, growing=growing, on_act=on_act)
+    board(parts, first=steps[0], last=steps[-1], step=step or 0, growing=growing, on_act=act_on)
+
+
+def _moving(timeline: Timeline, step: int, selection: Selection) -> dict[str, str]:
+    """The parts with which one moves about."""
+    sought = moves.sought(timeline)
+    matches = (sought.steps or ()) if isinstance(sought, Search) else ()
+    return {
+        "spine": spine(timeline.series, matches, jumps(timeline, selection)),
+        "finder": finder(address.find(), sought, step, moves.said(step)),
+    }
 
 
 def _step(name: str, timeline: Timeline, newest: bool) -> tuple[int | None, list[Html]]:
@@ -101,8 +125,9 @@ def _with_request(selection: Selection, view: StepView) -> Selection:
 
 
 def _verdict(timeline: Timeline, version: FileVersion) -> Html:
-    if len(timeline.events) > REPLAYED_AT_ONCE and not st.session_state.get("replay asked"):
-        return el("button", "action", "Replay", data_act="replay:asked")
+    if len(timeline.events) > REPLAYED_AT_ONCE and st.session_state.get(_REPLAY_ASKED) != version:
+        tip = "run the scheduler again on the recorded inputs and compare its decisions: a minute for a large trace"
+        return action("Replay", "replay:asked", tip)
     try:
         report = replay_verdict(version)
     except TraceError as error:
