@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from engine.trace.described import doc_of, fields_of, meaning_of
 from engine.trace.events import EVENT_TYPES, SCHEMA_VERSION, AnyEvent, Event, Header
 from engine.trace.examples import HEADER, example_events
 from engine.trace.file import FRAME_BYTES
@@ -145,7 +146,7 @@ def _overview() -> str:
 
 
 def _header_section() -> str:
-    return "\n".join(["## The header\n", _doc(Header), "", *_field_table(Header, ()), "", _example(HEADER), ""])
+    return "\n".join(["## The header\n", doc_of(Header), "", *_field_table(Header, ()), "", _example(HEADER), ""])
 
 
 def _common_section() -> str:
@@ -154,7 +155,7 @@ def _common_section() -> str:
 
 def _event_section(tag: str, example: Event) -> str:
     event = type(example)
-    lines = [f"### {tag}\n", f"*{event.kind.value}, level {event.level}.* {_doc(event)}\n"]
+    lines = [f"### {tag}\n", f"*{event.kind.value}, level {event.level}.* {doc_of(event)}\n"]
     table = _field_table(event, Event.__struct_fields__)
     return "\n".join([*lines, *(table or ["No field of its own."]), "", _example(example), ""])
 
@@ -163,7 +164,7 @@ def _struct_sections() -> list[str]:
     """The records inside the header and `request.added`."""
     lines = ["## Records\n"]
     for struct in _records():
-        lines += [f"### {struct.__name__}\n", f"{_doc(struct)}\n", *_field_table(struct, ()), ""]
+        lines += [f"### {struct.__name__}\n", f"{doc_of(struct)}\n", *_field_table(struct, ()), ""]
     return lines
 
 
@@ -192,26 +193,18 @@ def _field_table(struct: type[msgspec.Struct], left_out: tuple[str, ...]) -> lis
     fields = [field for field in msgspec.structs.fields(struct) if field.name not in left_out]
     if not fields:
         return []
-    types = {field.name: field for field in _fields_of(struct)}
+    types = {field.name: field for field in fields_of(struct)}
     rows = [f"| `{field.name}` | {_type(types[field.name].type)} | {_meaning(types[field.name])} |" for field in fields]
     return ["| field | type | meaning |", "| --- | --- | --- |", *rows]
 
 
-def _fields_of(struct: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
-    info = inspect.type_info(struct)
-    assert isinstance(info, inspect.StructType)
-    return info.fields
-
-
 def _meaning(field: inspect.Field) -> str:
-    described = field.type.extra_json_schema if isinstance(field.type, inspect.Metadata) else None
-    meaning = str((described or {}).get("description", ""))
     default = (
         ""
         if field.required or field.default is msgspec.NODEFAULT
         else f" (default {msgspec.json.encode(field.default).decode()})"
     )
-    return (meaning + default).replace("|", "\\|").strip()
+    return (meaning_of(field) + default).replace("|", "\\|").strip()
 
 
 def _type(node: inspect.Type) -> str:
@@ -255,12 +248,8 @@ def _plural(words: str) -> str:
     return f"{head if head.endswith(('s', ')')) else head + 's'}{space}{rest}"
 
 
-def _doc(struct: type) -> str:
-    return " ".join((struct.__doc__ or "").partition("\n\n")[0].split())
-
-
-def _sentence(struct: type) -> str:
-    return _doc(struct).partition(". ")[0].rstrip(".").replace("|", "\\|")
+def _sentence(struct: type[msgspec.Struct]) -> str:
+    return doc_of(struct).partition(". ")[0].rstrip(".").replace("|", "\\|")
 
 
 def _example(record: msgspec.Struct) -> str:
