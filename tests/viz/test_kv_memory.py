@@ -260,7 +260,7 @@ def test_what_a_step_moves_in_the_queue_is_drawn(views: list[StepView]) -> None:
 def test_ends_of_the_queue_are_its_sentinels(views: list[StepView]) -> None:
     for view in views:
         drawn = Drawn(kv_memory(view, ALONE))
-        ends = [element["data-tip"].partition(":")[0] for element in drawn.elements if "end" in element.classes]
+        ends = [element["data-tip"].partition(":")[0] for element in drawn.elements if "sentinel" in element.classes]
         assert ends == ["the fake head", "the fake tail"]
 
 

@@ -31,6 +31,13 @@ def stripes(owners: Sequence[int]) -> str | None:
     return f"background:linear-gradient(105deg,{','.join(stops)})"
 
 
+def colour_class(block: BlockState) -> str | None:
+    """CSS classes with the colour of the request that holds it or, if it is free, that filled it."""
+    if block.owners:
+        return request_class(block.owners[0])
+    return request_class(block.origin.request) if block.origin else None
+
+
 def what(block: BlockState, state: State) -> str:
     """What a block is at this moment: "in use by r0"."""
     names = [_holder(state.requests[owner]) for owner in block.owners[:_MOST_NAMES]]
@@ -73,8 +80,7 @@ def node(
     """A block as an element of a list; `more` is added to its tip, `queue` is its place in `free_block_queue`."""
     block = state.pool.block(block_id)
     classes = ["node", CSS[block.kind], css]
-    if block.origin:
-        classes.append(request_class(block.origin.request))
+    classes.append(colour_class(block))
     if selection.block == block_id:
         classes.append("selected")
     return el(

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from sim.pool import BlockState, PoolState
 from sim.state import State
-from viz.figures.block import CSS, name, stripes, tip
+from viz.figures.block import CSS, colour_class, name, stripes, tip
 from viz.figures.block_changes import BlockChanges
 from viz.figures.html import Child, Html, el
 from viz.figures.parts import Selection, count, label
@@ -55,10 +55,7 @@ def block_pool(state: State, selection: Selection, changes: BlockChanges, *, alo
 
 
 def _cell(block: BlockState, state: State, selection: Selection, changed: dict[int, str], dense: bool) -> Html:
-    css = f"block {CSS[block.kind]}"
-    owners = block.owners or ((block.origin.request,) if block.origin and block.kind == "cached" else ())
-    if owners:
-        css += f" {request_class(owners[0])}"
+    css = f"block {CSS[block.kind]} {colour_class(block) or ''}".rstrip()
     new = block.block_id in changed and bool(block.owners)
     if new:
         css += " new"

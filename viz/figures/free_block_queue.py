@@ -48,7 +48,7 @@ def linked_free_block_queue(state: State, selection: Selection, changes: BlockCh
     title = label(join([_NAME, f": {free}. The front is handed out next; a block nobody uses any more joins the tail"]))
     joined = {block_id: "joined the tail in this step" for move in changes.joined for block_id in move.block_ids}
     nodes = _nodes(state, selection, joined, *_ENDS_ALONE) if pool.free_block_queue else [_used_up()]
-    ends = (el("span", "end", "head", data_tip=_HEAD), el("span", "end", "tail", data_tip=_TAIL))
+    ends = (el("span", "sentinel", "fake head", data_tip=_HEAD), el("span", "sentinel", "fake tail", data_tip=_TAIL))
     return join(
         [
             title,
@@ -102,7 +102,7 @@ def _moves(title: str, kind: str, moves: list[Move], state: State, selection: Se
     lines = [_move(move, kind, state, selection) for move in moves[:_MOST_MOVES]]
     if len(moves) > _MOST_MOVES:
         lines.append(el("span", "elided", f"… and those of {count(len(moves) - _MOST_MOVES, 'other')}"))
-    return el("div", f"moves {kind}", el("span", "said", title), *lines, data_moves=kind)
+    return el("div", f"moves {kind}", el("span", "way", title), el("div", "moved", *lines), data_moves=kind)
 
 
 def _move(move: Move, kind: str, state: State, selection: Selection) -> Html:
