@@ -15,10 +15,14 @@ from viz.figures.engine_map import engine_map
 from viz.figures.forward_pass import forward_pass
 from viz.figures.guided import guided
 from viz.figures.html import Html
+from viz.figures.invariants import invariants
 from viz.figures.kv_memory import kv_memory
 from viz.figures.latency import latency
 from viz.figures.life_lines import life_lines
 from viz.figures.parts import Selection
+from viz.figures.preemption_story import preemption_story
+from viz.figures.raw_events import raw_events
+from viz.figures.replay_panel import replay_panel
 from viz.figures.roofline import roofline
 from viz.figures.scheduler import requests, scheduler
 from viz.figures.speculation import speculation
@@ -51,7 +55,9 @@ def _of_step(figure: Callable[[StepView, Selection], Html]) -> Panel:
     return draw
 
 
-_SCHEDULER, _REQUESTS, _KV, _FORWARD, _WHY = map(_of_step, (scheduler, requests, kv_memory, forward_pass, why))
+_SCHEDULER, _REQUESTS, _KV, _FORWARD, _WHY, _EVENTS = map(
+    _of_step, (scheduler, requests, kv_memory, forward_pass, why, raw_events)
+)
 
 #: The first nine have the keys 1 to 9.
 VIEWS: dict[str, View] = {
@@ -64,10 +70,13 @@ VIEWS: dict[str, View] = {
         View("engine", "Engine map", "which parts of the engine had work?", "step", (engine_map, _WHY)),
         View("guided", "Guided", "which tokens does the grammar allow?", "step", (guided, _WHY)),
         View("speculation", "Speculation", "which drafts were accepted, and why?", "step", (speculation, _WHY)),
+        View("events", "Raw events", "what does the trace say, line by line?", "step", (_EVENTS,)),
         View("chunks", "Tokens", "how do prompts share the steps with decodes?", "run", (chunked_prefill,)),
         View("latency", "Latency", "how long did requests wait for their tokens?", "run", (latency,)),
         View("roofline", "Roofline", "is a step bound by memory or by arithmetic?", "run", (roofline,)),
         View("statistics", "Statistics", "how full was the engine over time?", "run", (statistics,)),
+        View("preemption", "Preemption", "who lost its blocks, why it, and at what cost?", "run", (preemption_story,)),
+        View("checks", "Checks", "are all rules kept, and does it replay?", "run", (invariants, replay_panel)),
         View("life", "Life lines", "what did each request wait for?", "run", (life_lines,)),
     )
 }

@@ -1,0 +1,137 @@
+"""Preemption: the story of one request that lost its blocks, in four frames from the full pool to its return."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from sim.preemptions import Preemption, preemption, victims
+from sim.timeline import StepView, Timeline
+from viz.explain import RULES
+from viz.figures.chart import duration
+from viz.figures.code import code
+from viz.figures.html import Child, Html, el, join
+from viz.figures.parts import Selection, chip, count, empty, label, panel
+from viz.figures.preemption_frames import LEAST, blocks_missing, came_back, full_pool, gives_way
+
+#: Buttons drawn of the preemptions of a run.
+MOST_NAMED = 16
+
+
+def preemption_story(timeline: Timeline, view: StepView, selection: Selection) -> Html:
+    """Draw the newest preemption up to the step, or that of the selected request which it has not got over yet."""
+    title, words = "Preemption", "a running request loses its blocks to another, and is computed again later"
+    told = chosen(timeline, view.step, selection.request)
+    if told is None:
+        return panel("preemption", title, words, _nothing())
+    at = timeline.step(told.step)
+    back = None if told.back is None else told.back.step
+    missing, settled = timeline.state_at(told.position), timeline.state_at(told.settled)
+    frames = (
+        _frame(1, max(told.step - 1, timeline.steps[0]), "The pool is full", view, full_pool(told, at.before)),
+        _frame(2, told.step, "An allocation fails", view, blocks_missing(told, missing)),
+        _frame(3, told.step, "One gives way", view, gives_way(told, missing, settled, at.planned)),
+        _frame(4, back, "It comes back", view, came_back(told, timeline)),
+    )
+    return panel(
+        "preemption",
+        title,
+        words,
+        el("p", "summary", *_summary(told, timeline)),
+        el("div", "frames", *frames),
+        *_others(timeline, view.step, told),
+        code(RULES["victim"]),
+        code(RULES["slots"]),
+    )
+
+
+def chosen(timeline: Timeline, step: int, selected: int | None) -> Preemption | None:
+    """Whose story is told at a step; it begins one step before the preemption."""
+    everyone = victims(timeline)
+    begun = [each for each in everyone if each[0] - 1 <= step]
+    if not begun:
+        return preemption(timeline, *everyone[0]) if everyone else None
+    of_selected = [each for each in begun if each[1] == selected]
+    if of_selected:
+        told = preemption(timeline, *of_selected[-1])
+        if told.caught_up is None or step <= told.caught_up or told.step == begun[-1][0]:
+            return told
+    newest = next(each for each in begun if each[0] == begun[-1][0])
+    return preemption(timeline, *newest)
+
+
+def _nothing() -> Html:
+    return empty(
+        join(
+            [
+                "Nobody lost its blocks in this run: whoever needed a block got one. ",
+                "The situation “A request loses its blocks” of the gallery shows what happens otherwise: ",
+                el("button", "go-to", "open the gallery", data_act="page:gallery"),
+            ]
+        )
+    )
+
+
+def _summary(told: Preemption, timeline: Timeline) -> list[Child]:
+    """The whole story in a few sentences."""
+    event, victim = told.event, chip(told.victim, hollow=True)
+    said: list[Child] = [f"In step {told.step} ", chip(event.for_request)]
+    said.append(f" needs {count(event.needed, 'block')} and {event.available:,} {_are(event.available)} free. ")
+    if event.victim == event.for_request:
+        said.append(f"It is itself {LEAST[timeline.header.config.scheduler.policy]}, so it gives back its own")
+    else:
+        said += [victim, " has to give back its own"]
+    said.append(f" {count(len(told.freed_block_ids), 'block')}, and waits. ")
+    if told.back is None:
+        return [*said, "In this trace it never runs again."]
+    lost, had = told.num_lost_tokens, event.num_computed_tokens
+    said.append(f"It comes back in step {told.back.step} and computes {lost:,} of its {count(had, 'token')} again")
+    gap = _gap(told, timeline)
+    return [*said, f": {gap} pass without a new token." if gap else "."]
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _gap(told: Preemption, timeline: Timeline) -> str | None:
+    """How long its client got nothing: in steps, and in time."""
+    life = timeline.life_lines[told.victim]
+    if told.caught_up is None:
+        return None
+    place = bisect_left(life.tokens, told.caught_up)
+    if place == 0:
+        return None
+    steps = told.caught_up - life.tokens[place - 1] - 1
+    return f"{count(steps, 'step')}, {duration(life.request.itls_ns[place - 1])}"
+
+
+def _frame(number: int, step: int | None, title: str, view: StepView, drawn: tuple[Child, ...]) -> Html:
+    """One frame; a click on its step goes there."""
+    here = step == view.step
+    go = el("button", "go-to", f"step {step}", data_act=f"step:{step}", data_frame_step=step) if step else None
+    head = el("header", "", el("b", "number", number), el("h3", "", title), go)
+    return el("article", "frame here" if here else "frame", head, *drawn, data_frame=number, data_here=here)
+
+
+def _others(timeline: Timeline, step: int, told: Preemption) -> tuple[Html, ...]:
+    """The other preemptions of the run; of many, those around the step."""
+    everyone = victims(timeline)
+    if len(everyone) == 1:
+        return (label("This is the only preemption of the run."),)
+    middle = bisect_left(everyone, (told.step, told.victim))
+    first = max(0, min(middle - MOST_NAMED // 2, len(everyone) - MOST_NAMED))
+    shown = everyone[first : first + MOST_NAMED]
+    buttons = [_other(*each, told) for each in shown]
+    hidden = len(everyone) - len(shown)
+    if hidden:
+        buttons.append(el("span", "elided", f"… {hidden:,} more", data_hidden=hidden))
+    return label(f"the {count(len(everyone), 'preemption')} of this run"), el("div", "chips others", *buttons)
+
+
+def _other(step: int, victim: int, told: Preemption) -> Html:
+    """A victim of the same step is chosen by its request, any other by its step."""
+    act = f"request:{victim}" if step == told.step else f"step:{step}"
+    this = (step, victim) == (told.step, told.victim)
+    css = "other this" if this else "other"
+    words = f"step {step}", el("b", "", f" r{victim}")
+    return el("button", css, *words, data_act=None if this else act, data_other=victim, data_other_step=step)
