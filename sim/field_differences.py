@@ -23,15 +23,15 @@ class FieldDifference(NamedTuple):
     second: Any
 
 
-def say_the_same(first: Event, second: Event) -> bool:
-    """Whether two events differ in nothing but their number and time."""
+def say_the_same(first: Event, second: Event, ignored: frozenset[str] = frozenset()) -> bool:
+    """Whether two events differ in nothing but their number and time, and fields that are to be ignored."""
     if type(first) is not type(second):
         return False
-    facts = _facts(type(first))
+    facts = _facts(type(first), ignored)
     return bool(facts(first) == facts(second))
 
 
-def differing_fields(first: Event, second: Event) -> list[FieldDifference]:
+def differing_fields(first: Event, second: Event, ignored: frozenset[str] = frozenset()) -> list[FieldDifference]:
     """The fields in which two events of one type differ; none if they are of two types."""
     if type(first) is not type(second):
         return []
@@ -39,10 +39,10 @@ def differing_fields(first: Event, second: Event) -> list[FieldDifference]:
     return [
         FieldDifference(name, pairs[0][name], pairs[1][name])
         for name in pairs[0]
-        if name not in _NOT_COMPARED and pairs[0][name] != pairs[1][name]
+        if name not in _NOT_COMPARED | ignored and pairs[0][name] != pairs[1][name]
     ]
 
 
 @cache
-def _facts(kind: type[Event]) -> Callable[[Event], Any]:
-    return attrgetter(*(name for name in kind.__struct_fields__ if name not in _NOT_COMPARED))
+def _facts(kind: type[Event], ignored: frozenset[str]) -> Callable[[Event], Any]:
+    return attrgetter(*(name for name in kind.__struct_fields__ if name not in _NOT_COMPARED | ignored))

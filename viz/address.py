@@ -20,6 +20,8 @@ _MOST_SHOWN = 40
 _PAGES: tuple[Page, ...] = get_args(Page)
 #: Pages about a trace: who comes from one of them stays with it.
 _OF_A_TRACE: tuple[Page, ...] = ("step", "quiz", "what-if")
+#: A second click takes these back.
+_SELECTED = ("req", "block", "only", "event")
 _THEMES: tuple[Theme, ...] = get_args(Theme)
 
 
@@ -59,9 +61,16 @@ def step_number() -> int | str | None:
 
 
 def selection() -> Selection:
-    """View, request and block; what is not understood is left out."""
+    """What a person has chosen to look at; what is not understood is left out."""
     view = st.query_params.get("view", DEFAULT)
-    return Selection(view=view if view in VIEWS else DEFAULT, request=_number("req"), block=_number("block"))
+    return Selection(
+        view=view if view in VIEWS else DEFAULT,
+        request=_number("req"),
+        block=_number("block"),
+        only=st.query_params.get("only"),
+        event=_number("event"),
+        asked="asked" in st.query_params,
+    )
 
 
 def find() -> str:
@@ -117,7 +126,7 @@ def theme() -> Theme | None:
 def follow(act: dict[str, Any]) -> None:
     """Change the address as an act of the board says: `{"step": 3}`, `{"request": "1"}`, `{"page": "live"}` …
 
-    A request or a block that is selected already is selected no more; so is what is called `none`.
+    What is selected already, such as a request, is selected no more; so is what is called `none`.
     """
     if "page" in act:
         stays = act["page"] in _OF_A_TRACE and page() in _OF_A_TRACE and "trace" in st.query_params
@@ -125,9 +134,9 @@ def follow(act: dict[str, Any]) -> None:
         return
     for name, value in act.items():
         parameter = {"request": "req"}.get(name, name)
-        if parameter not in ("step", "view", "req", "block", "theme"):
+        if parameter not in (*_SELECTED, "step", "view", "asked", "theme"):
             continue
-        toggled_off = parameter in ("req", "block") and st.query_params.get(parameter) == str(value)
+        toggled_off = parameter in _SELECTED and st.query_params.get(parameter) == str(value)
         if value == "none" or toggled_off:
             st.query_params.pop(parameter, None)
         else:

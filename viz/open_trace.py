@@ -7,16 +7,16 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import streamlit as st
 
 from engine.errors import TraceError
-from sim.replay import ReplayReport, replay
+from sim.fork import Change, fork_trace
+from sim.replay import ReplayReport
 from sim.timeline import Timeline
+from viz.proofs import replayed
 
 SHIPPED = Path(__file__).parent / "traces"
-
-#: A replay runs the scheduler again: above this many events only when it is asked for.
-REPLAYED_AT_ONCE = 50_000
 
 
 @dataclass(frozen=True)
@@ -96,4 +96,18 @@ def verdict(version: FileVersion) -> ReplayReport:
     Raises:
         TraceError: it cannot be replayed.
     """
-    return replay(_timeline(version).trace)
+    return replayed(_timeline(version))
+
+
+def forked(version: FileVersion, change: Change) -> Timeline:
+    """A fork of a trace, made once.
+
+    Raises:
+        ConfigError, TraceError: see `sim.fork.fork`.
+    """
+    return _forked(version, msgspec.json.encode(change))
+
+
+@st.cache_resource(max_entries=16, show_spinner="Running it again, otherwise …")
+def _forked(version: FileVersion, change: bytes) -> Timeline:
+    return Timeline(fork_trace(_timeline(version).trace, msgspec.json.decode(change, type=Change)))

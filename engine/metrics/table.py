@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -38,8 +38,21 @@ def latency_table(summary: MetricsSummary) -> Table:
     return table
 
 
+def comparison(runs: Sequence[MetricsSummary]) -> Iterator[tuple[str, list[str]]]:
+    """The name of each figure, and what it is for each run, `–` if it has none; figures that no run has are left out.
+
+    Args:
+        runs: all summed up with the same percentiles.
+    """
+    percentiles = runs[0].percentiles if runs else ()
+    for label, show in _figures(percentiles):
+        shown = [show(summary) for summary in runs]
+        if any(shown):
+            yield label, [text or "–" for text in shown]
+
+
 def comparison_table(runs: Mapping[str, MetricsSummary]) -> Table:
-    """A column per run, a row per figure; figures that no run has are left out.
+    """A column per run, a row per figure.
 
     Args:
         runs: by name, all summed up with the same percentiles.
@@ -50,11 +63,8 @@ def comparison_table(runs: Mapping[str, MetricsSummary]) -> Table:
         table.add_column(justify="right")
     if len(runs) > 1:
         table.add_row("", *(Text(name, "bold") for name in runs))
-    percentiles = next(iter(runs.values())).percentiles if runs else ()
-    for label, show in _figures(percentiles):
-        shown = [show(summary) for summary in runs.values()]
-        if any(shown):
-            table.add_row(Text(label, "dim"), *(text or "–" for text in shown))
+    for label, shown in comparison(list(runs.values())):
+        table.add_row(Text(label, "dim"), *shown)
     return table
 
 

@@ -6,5 +6,6 @@ became of each request. `diff_states` compares two states: of two steps of a run
 
 from sim.diff.runs import FirstDifference, RequestChange, RunDiff, diff_runs
 from sim.diff.states import StateDiff, diff_states
+from sim.diff.steps import steps_that_differ
 
-__all__ = ["FirstDifference", "RequestChange", "RunDiff", "StateDiff", "diff_runs", "diff_states"]
+__all__ = ["FirstDifference", "RequestChange", "RunDiff", "StateDiff", "diff_runs", "diff_states", "steps_that_differ"]

@@ -14,6 +14,10 @@ from sim.summary import LifeLine
 from sim.timeline import Timeline
 
 
+#: In what circumstances something was decided, not what: with another pool or budget they always differ.
+_CIRCUMSTANCES = frozenset({"free_blocks", "available", "budget_left", "token_budget"})
+
+
 class FirstDifference(NamedTuple):
     """The first events of a kind that are not the same in both runs."""
 
@@ -29,6 +33,13 @@ class FirstDifference(NamedTuple):
     def step(self) -> int:
         """Of the earlier one."""
         return min(event.step for event in (self.first, self.second) if event is not None)
+
+    def comes_before(self, other: FirstDifference) -> bool:
+        """Whether it comes before another in a run that has both."""
+        for one, two in ((self.first, other.first), (self.second, other.second)):
+            if one is not None and two is not None:
+                return one.seq < two.seq
+        return self.step <= other.step
 
     @property
     def why(self) -> str:
@@ -55,6 +66,7 @@ class RunDiff(NamedTuple):
     config: list[FieldDifference]
     """What differs in the headers: the engine's settings, model, pool."""
     input: FirstDifference | None
+    """None also if it comes after the decision: then it follows from that."""
     decision: FirstDifference | None
     requests: list[RequestChange]
     only_first: list[str]
@@ -63,18 +75,23 @@ class RunDiff(NamedTuple):
 
     @property
     def is_same(self) -> bool:
-        """Whether the same inputs led to the same decisions."""
+        """Whether the same inputs led to the same decisions, in whatever circumstances."""
         return self.input is None and self.decision is None
 
 
 def diff_runs(first: Timeline, second: Timeline) -> RunDiff:
-    """Compare two runs. Streams through both."""
+    """Compare two runs. Streams through both.
+
+    What was decided is compared, not how many blocks were free or how much of the budget was left at the time.
+    """
     pairs = _pairs(first, second)
     matched = set(pairs.values())
+    other_input = _first_difference(first, second, ev.EventClass.INPUT)
+    decision = _first_difference(first, second, ev.EventClass.DECISION)
     return RunDiff(
         config=_config(first.header, second.header),
-        input=_first_difference(first, second, ev.EventClass.INPUT),
-        decision=_first_difference(first, second, ev.EventClass.DECISION),
+        input=None if other_input and decision and decision.comes_before(other_input) else other_input,
+        decision=decision,
         requests=[
             RequestChange(serial, first.life_lines[serial].request.request_id, fields)
             for serial, other in pairs.items()
@@ -89,13 +106,14 @@ def _first_difference(first: Timeline, second: Timeline, kind: ev.EventClass) ->
     for index, (a, b) in enumerate(zip_longest(_of(first, kind), _of(second, kind))):
         if a is None or b is None:
             return FirstDifference(index, a, b, [])
-        if not say_the_same(a, b):
-            return FirstDifference(index, a, b, differing_fields(a, b))
+        if not say_the_same(a, b, _CIRCUMSTANCES):
+            return FirstDifference(index, a, b, differing_fields(a, b, _CIRCUMSTANCES))
     return None
 
 
 def _of(timeline: Timeline, kind: ev.EventClass) -> Iterator[ev.Event]:
-    return (event for event in timeline.events if event.kind is kind)
+    """Events of a kind, without those that only tell the situation in which a step is planned."""
+    return (event for event in timeline.events if event.kind is kind and not isinstance(event, ev.StepStarted))
 
 
 def _pairs(first: Timeline, second: Timeline) -> dict[int, int]:

@@ -53,7 +53,9 @@ def test_a_fork_parts_from_its_recording_where_its_limit_is_met(recorded: Trace,
     assert decision.num_equal == sum(
         1
         for event in recorded.events
-        if event.kind is ev.EventClass.DECISION and event.seq < (decision.first.seq if decision.first else 0)
+        if event.kind is ev.EventClass.DECISION
+        and not isinstance(event, ev.StepStarted)
+        and event.seq < (decision.first.seq if decision.first else 0)
     )
     (r3,) = result.requests
     assert r3.serial == 3
@@ -72,12 +74,21 @@ def test_settings_and_pools_that_differ_are_named(recorded: Trace) -> None:
 def test_one_field_of_one_decision(recorded: Trace) -> None:
     place = next(i for i, event in enumerate(recorded.events) if isinstance(event, ev.ScheduleRequest))
     wrong = list(recorded.events)
-    wrong[place] = msgspec.structs.replace(wrong[place], budget_left=1)
+    wrong[place] = msgspec.structs.replace(wrong[place], num_scheduled_tokens=1)
     result = diff_runs(Timeline(recorded), Timeline(Trace(recorded.header, wrong)))
     assert result.input is None
     assert result.decision is not None
-    assert [each.field for each in result.decision.fields] == ["budget_left"]
-    assert result.decision.why == "budget_left of schedule.request"
+    assert [each.field for each in result.decision.fields] == ["num_scheduled_tokens"]
+    assert result.decision.why == "num_scheduled_tokens of schedule.request"
+
+
+def test_free_blocks_and_budget_are_circumstances(recorded: Trace) -> None:
+    roomy = fork_trace(recorded, Change(step=1, knobs={"num_gpu_blocks": 40}))
+    result = diff_runs(Timeline(recorded), Timeline(roomy))
+    assert result.decision is not None
+    assert result.decision.step > 1, "until blocks were short, more of them made no difference"
+    wider = fork_trace(recorded, Change(step=1, knobs={"max_num_batched_tokens": 640}))
+    assert diff_runs(Timeline(recorded), Timeline(wider)).is_same
 
 
 def test_a_run_that_goes_on(recorded: Trace) -> None:

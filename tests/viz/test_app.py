@@ -120,7 +120,7 @@ def test_what_is_no_trace_is_refused_in_a_sentence(tmp_path: Path, content: byte
 
 def test_a_page_that_does_not_exist_is_said_and_the_gallery_is_shown() -> None:
     parts = opened(page="nope")["parts"]
-    assert "There is no page nope: the pages are step, gallery, live." in Drawn(parts["header"]).text
+    assert "There is no page nope: the pages are step, gallery, live, quiz, what-if." in Drawn(parts["header"]).text
     assert len(Drawn(parts["stage"]).all(data_situation=None)) == len(GALLERY)
     assert not Drawn(opened(page="gallery")["parts"]["header"]).all(role="alert")
 

@@ -17,7 +17,7 @@ from viz.theme import request_css
 
 _HERE = Path(__file__).parent
 _PARTS = ("header", "spine", "finder", "stage")
-_STYLES = ("board", "charts", "what_if", "finder", "lives", "quiz", "why", "memory")
+_STYLES = ("board", "charts", "what_if", "finder", "lives", "quiz", "why", "events", "checks", "memory")
 _HTML = (
     '<div class="board">'
     + "".join(f'<div data-part="{part}"></div>' for part in _PARTS)

@@ -34,7 +34,7 @@ def masthead(
         el("span", "facts", _facts(header)) if header else None,
         el("span", "space"),
         verdict,
-        *(actions or [action("Run live", "page:live", "run the engine and watch it")]),
+        *(actions or _ways_on(header)),
         _corner(),
     )
     tabs = _tabs(view) if view else Html("")
@@ -47,6 +47,12 @@ def _corner() -> Html:
     )
     words = el("button", "question", "?", data_help=True, data_tip="words and keys (?)", aria_label="help")
     return el("span", "corner", theme, words)
+
+
+def _ways_on(header: Header | None) -> list[Html]:
+    """What can be done wherever one is."""
+    live = action("Run live", "page:live", "run the engine and watch it")
+    return [live] if header is None else [action("What if?", "page:what-if", "change something and run it again"), live]
 
 
 def _facts(header: Header) -> str:
