@@ -52,7 +52,10 @@ def _corner() -> Html:
 def _ways_on(header: Header | None) -> list[Html]:
     """What can be done wherever one is."""
     live = action("Run live", "page:live", "run the engine and watch it")
-    return [live] if header is None else [action("What if?", "page:what-if", "change something and run it again"), live]
+    if header is None:
+        return [live]
+    quiz = action("Quiz", "page:quiz", "predict what the steps decide, then see it")
+    return [quiz, action("What if?", "page:what-if", "change something and run it again"), live]
 
 
 def _facts(header: Header) -> str:

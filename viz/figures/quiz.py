@@ -55,11 +55,16 @@ def _card(asked: Asked, chosen: int | None, progress: Html, *, last: bool) -> Ht
     return el(
         "section",
         "panel question-card",
-        el("header", "", el("p", "kind", f"{asked.title} · step {question.step} is about to be planned"), progress),
-        el("h2", "ask", _with_chips(question.ask)),
+        el(
+            "header",
+            "",
+            el("p", "quiz-topic", f"{asked.title} · step {question.step} is about to be planned"),
+            progress,
+        ),
+        el("h2", "quiz-ask", _with_chips(question.ask)),
         _table(question.given) if question.given else None,
-        el("div", "choices", *(_choice(choice, place, chosen) for place, choice in enumerate(question.choices))),
-        _hint() if chosen is None else _reveal(question, chosen, last=last),
+        el("div", "quiz-choices", *(_choice(choice, place, chosen) for place, choice in enumerate(question.choices))),
+        _hint(question) if chosen is None else _reveal(question, chosen, last=last),
         data_question=question.step,
         data_revealed=chosen is not None,
     )
@@ -79,40 +84,43 @@ def _name(serial: int) -> Html:
 def _table(table: Table) -> Html:
     head = el("tr", "", *(el("th", "", name) for name in table.names))
     rows = (el("tr", "", *(el("td", "", value) for value in row)) for row in table.rows)
-    return el("table", "given", el("thead", "", head), el("tbody", "", *rows))
+    return el("table", "quiz-given", el("thead", "", head), el("tbody", "", *rows))
 
 
 def _choice(choice: Choice, place: int, chosen: int | None) -> Html:
-    words = el("span", "words", _with_chips(choice.words))
+    words = el("span", "quiz-words", _with_chips(choice.words))
     key = el("kbd", "", place + 1)
     if chosen is None:
-        return el("button", "choice", key, words, data_act=f"answer:{place}", data_key=place + 1, data_choice=place)
+        return el(
+            "button", "quiz-choice", key, words, data_act=f"answer:{place}", data_key=place + 1, data_choice=place
+        )
     state = "right" if choice.right else "wrong" if place == chosen else "other"
     sign = {"right": "✓", "wrong": "✗"}.get(state, "")
-    said = el("span", "yours", "your answer") if place == chosen else None
+    said = el("span", "quiz-yours", "your answer") if place == chosen else None
     return el(
-        "div", f"choice {state}", el("kbd", "", sign or place + 1), words, said, el("p", "", _with_chips(choice.why)),
+        "div", f"quiz-choice {state}", el("kbd", "", sign or place + 1), words, said, el("p", "", _with_chips(choice.why)),
         data_choice=place, data_state=state,
     )  # fmt: skip
 
 
-def _hint() -> Html:
-    return el("p", "more", "Look at the state below, then choose: by a click, or with the keys 1 to 4.")
+def _hint(question: Question) -> Html:
+    where = "at the state below" if question.sights else "at the numbers above"
+    return el("p", "more", f"Look {where}, then choose: by a click, or with the keys 1 to {len(question.choices)}.")
 
 
 def _reveal(question: Question, chosen: int, *, last: bool) -> Html:
     right, place = question.choices[chosen].right, question.rule.place
     verdict = el("b", "good" if right else "bad", "✓ Right." if right else "✗ Not so.")
     where = el("button", "because", el("span", "place", f"{place.symbol} · {place}"), data_code=str(place))
-    rule = el("p", "ruling", verdict, " ", el("em", "", "The rule: "), question.rule.statement, where)
+    rule = el("p", "quiz-rule", verdict, " ", el("em", "", "The rule: "), question.rule.statement, where)
     forward = "See the result" if last else "Next question"
     buttons = el(
         "div",
-        "buttons",
+        "quiz-buttons",
         el("button", "action", f"See it in step {question.step}", data_act="see:it"),
         el("button", "action main", forward, el("kbd", "", "⏎"), data_act="next:question", data_key="Enter"),
     )
-    return el("div", "reveal", rule, buttons, code(question.rule), data_verdict="right" if right else "wrong")
+    return el("div", "quiz-reveal", rule, buttons, code(question.rule), data_verdict="right" if right else "wrong")
 
 
 def _progress(course: Sequence[Asked], place: int, answers: Answers) -> Html:
@@ -121,7 +129,7 @@ def _progress(course: Sequence[Asked], place: int, answers: Answers) -> Html:
     dots = [
         el(
             "button",
-            f"mark {_MARKS[verdict]}" + (" now" if number == place else ""),
+            f"quiz-mark {_MARKS[verdict]}" + (" now" if number == place else ""),
             number + 1,
             data_act=f"question:{number + 1}",
             data_mark=number,
@@ -129,7 +137,9 @@ def _progress(course: Sequence[Asked], place: int, answers: Answers) -> Html:
         )
         for number, verdict in enumerate(verdicts)
     ]
-    return el("div", "progress", *dots, el("span", "score", _score(verdicts)), data_right=verdicts.count(True))
+    return el(
+        "div", "quiz-progress", *dots, el("span", "quiz-score", _score(verdicts)), data_right=verdicts.count(True)
+    )
 
 
 _MARKS = {None: "open", True: "right", False: "wrong"}
@@ -205,7 +215,7 @@ def _row(request: RequestState, state: State, selection: Selection) -> Html:
         "div",
         f"row {request_class(request.serial)}",
         chip(request.serial, hollow=not running, selected=request.serial == selection.request),
-        el("span", "left", f"{left:,}{drafts} to compute"),
+        el("span", "quiz-left", f"{left:,}{drafts} to compute"),
         el("span", "wanted", el("i", "", style=f"width:{100 * done:.0f}%")),
         el("span", "note", " · ".join(notes)),
         data_queued=request.serial,
@@ -224,7 +234,7 @@ def _limits(state: State) -> Html:
         facts.append(("most of one request", count(limits.long_prefill_token_threshold, "token")))
     order = "by priority, the lowest number first" if limits.policy == "priority" else "first come, first served"
     facts.append(("order", order))
-    return el("dl", "limits-told", *(el("div", "", el("dt", "", name), el("dd", "", value)) for name, value in facts))
+    return el("dl", "quiz-limits", *(el("div", "", el("dt", "", name), el("dd", "", value)) for name, value in facts))
 
 
 def _automaton(state: State, question: Question) -> Html:
@@ -249,9 +259,9 @@ def result(course: Sequence[Asked], answers: Answers) -> Html:
     lines = [
         el(
             "button",
-            f"line {_MARKS[verdict]}",
+            f"quiz-line {_MARKS[verdict]}",
             el("b", "", {True: "✓", False: "✗"}.get(verdict, "–") if verdict is not None else "–"),
-            el("span", "kind", asked.title),
+            el("span", "quiz-topic", asked.title),
             el("span", "", _with_chips(asked.question.ask)),
             data_act=f"question:{number + 1}",
             data_line=number,
@@ -260,12 +270,14 @@ def result(course: Sequence[Asked], answers: Answers) -> Html:
     ]
     buttons = el(
         "div",
-        "buttons",
+        "quiz-buttons",
         el("button", "action", "Once more", data_act="again:all"),
         el("button", "action main", "Another trace", el("kbd", "", "⏎"), data_act="page:gallery", data_key="Enter"),
     )
     right = verdicts.count(True)
-    title = el("h2", "ask", f"{right} of {count(len(course), 'question')} right")
+    title = el("h2", "quiz-ask", f"{right} of {count(len(course), 'question')} right")
     words = el("p", "sub", "Open a question again to see why, and the step in which it was decided.")
-    card = el("section", "panel question-card", title, words, el("div", "lines", *lines), buttons, data_result=right)
+    card = el(
+        "section", "panel question-card", title, words, el("div", "quiz-lines", *lines), buttons, data_result=right
+    )
     return el("div", "stage quiz", card)

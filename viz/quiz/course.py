@@ -32,7 +32,7 @@ KINDS = (
     Kind("Preemption", scheduling.victim, lambda facts: facts.preemptions > 0),
     Kind("Prefix cache", memory.prefix_hit, lambda facts: facts.queried_tokens > 0),
     Kind("Eviction", memory.evicted, lambda facts: facts.evictions > 0),
-    Kind("Drafts", sampling.drafts, lambda facts: bool(facts.drafted)),
+    Kind("Drafts", sampling.drafts, lambda facts: sum(facts.accepted) > 0),
     Kind("Grammar", sampling.allowed_token, lambda facts: facts.output_tokens > 0),
     Kind("Admission", scheduling.admission, lambda facts: facts.num_waiting > 0),
     Kind("Tokens of a step", scheduling.tokens, lambda facts: facts.prefill_tokens > 0 or bool(facts.drafted)),

@@ -119,7 +119,8 @@ def _ask_of(view: StepView, serial: int, words: bytes, num_allowed: int) -> Ques
     vocabulary = count(view.header.model.vocab_size, "token")
     why = f"It is one of {num_allowed:,}, of {vocabulary}, that the grammar can read from here."
     wrong = [
-        Choice(piece(state, token), "The model likes it, but no text of the grammar goes on so.") for token in refused
+        Choice(piece(state, token), "The model finds it likely, but no text of the grammar goes on with it.")
+        for token in refused
     ]
     return Question(
         view.step,
