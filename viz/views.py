@@ -21,6 +21,7 @@ from viz.figures.latency import latency
 from viz.figures.life_lines import life_lines
 from viz.figures.parts import Selection
 from viz.figures.preemption_story import preemption_story
+from viz.figures.prefix_graph import prefix_graph
 from viz.figures.raw_events import raw_events
 from viz.figures.replay_panel import replay_panel
 from viz.figures.roofline import roofline
@@ -70,14 +71,15 @@ VIEWS: dict[str, View] = {
         View("engine", "Engine map", "which parts of the engine had work?", "step", (engine_map, _WHY)),
         View("guided", "Guided", "which tokens does the grammar allow?", "step", (guided, _WHY)),
         View("speculation", "Speculation", "which drafts were accepted, and why?", "step", (speculation, _WHY)),
+        View("prefix", "Prefix cache", "what can be found again, and who found it?", "step", (prefix_graph, _WHY)),
         View("events", "Raw events", "what does the trace say, line by line?", "step", (_EVENTS,)),
         View("chunks", "Tokens", "how do prompts share the steps with decodes?", "run", (chunked_prefill,)),
         View("latency", "Latency", "how long did requests wait for their tokens?", "run", (latency,)),
         View("roofline", "Roofline", "is a step bound by memory or by arithmetic?", "run", (roofline,)),
         View("statistics", "Statistics", "how full was the engine over time?", "run", (statistics,)),
+        View("life", "Life lines", "what did each request wait for?", "run", (life_lines,)),
         View("preemption", "Preemption", "who lost its blocks, why it, and at what cost?", "run", (preemption_story,)),
         View("checks", "Checks", "are all rules kept, and does it replay?", "run", (invariants, replay_panel)),
-        View("life", "Life lines", "what did each request wait for?", "run", (life_lines,)),
     )
 }
 DEFAULT = "all"

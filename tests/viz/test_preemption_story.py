@@ -87,6 +87,9 @@ def test_blocks_given_back_are_drawn_as_the_step_leaves_them(run: Timeline) -> N
             taken += kind == "in use"
         full = [block_id for block_id in told.freed_block_ids if settled.pool.hashes[block_id] is not None]
         assert drawn.numbers("data_findable") == [len(full)]
+        assert drawn.numbers("data_shared") == [sum(settled.pool.ref_counts[block_id] > 0 for block_id in full)]
+        kept = sum(planned.pool.hashes[block_id] == settled.pool.hashes[block_id] for block_id in full)
+        assert drawn.numbers("data_taken") == [len(full) - kept]
         findable += len(full)
     assert min(taken, findable) > 0
 

@@ -83,7 +83,7 @@ def life_lines(timeline: Timeline, view: StepView, selection: Selection) -> Html
         words,
         _legend({kind for of_request in stretches.values() for kind, _, _ in of_request}),
         el("div", "lives", *_columns(timeline.series, window, view.step, len(lives)), *rows),
-        el("p", "more", f"… {count(hidden, 'more request')} of {_steps_words(window)}", data_hidden=hidden)
+        el("p", "more", f"… {count(hidden, 'more request')} in {_steps_words(window)}", data_hidden=hidden)
         if hidden
         else None,
         _caption(timeline, selection, window),

@@ -40,7 +40,7 @@ def _until_first_token(life: LifeLine) -> Html:
     said.append(f" and waits {duration(request.queue_ns)} in the queue. ")
     if request.ttft_ns is None:
         return el("p", "", *said, "Its first token has not come yet.")
-    cached = f", {request.num_cached_tokens:,} of them found in the cache" if request.num_cached_tokens else ""
+    cached = f", {request.num_cached_tokens:,} of them found in the cache," if request.num_cached_tokens else ""
     pieces = sum(step <= (life.first_token or 0) for step, _ in life.prefills)
     said.append(f"Its prompt of {count(request.num_prompt_tokens, 'token')}{cached} takes {count(pieces, 'step')}. ")
     said += [

@@ -96,7 +96,7 @@ def blocks_missing(told: Preemption, state: State) -> tuple[Child, ...]:
         el(
             "p",
             "bad",
-            f"{count(told.num_missing, 'block')} {'is' if told.num_missing == 1 else 'are'} missing: ",
+            f"{count(told.num_missing, 'block')} {are(told.num_missing)} missing: ",
             el("code", "", "free_block_queue"),
             f" holds {event.available:,}.",
             data_missing=told.num_missing,
@@ -177,14 +177,19 @@ def _fate(block_id: int, settled: State, planned: State) -> tuple[str, str]:
 
 def _findable(told: Preemption, settled: State, planned: State) -> list[Child]:
     """How many of the blocks keep their content, now and at the end of the step."""
-    ids = told.freed_block_ids
-    full = [block_id for block_id in ids if settled.pool.hashes[block_id] is not None]
-    kept = [block_id for block_id in full if planned.pool.hashes[block_id] == settled.pool.hashes[block_id]]
-    said: list[Child] = [f"{len(full):,} of them {'is' if len(full) == 1 else 'are'} full, and can be found by content"]
-    if len(kept) < len(full):
-        taken = len(full) - len(kept)
-        said.append(f"; {taken:,} of these {'is' if taken == 1 else 'are'} handed out at once, and forgotten")
-    return [el("span", "", *said, ".", data_findable=len(full), data_kept=len(kept))]
+    ids, before, later = told.freed_block_ids, settled.pool, planned.pool
+    full = [block_id for block_id in ids if before.hashes[block_id] is not None]
+    shared = sum(bool(before.owners[block_id]) for block_id in full)
+    taken = sum(later.hashes[block_id] != before.hashes[block_id] for block_id in full)
+    said = f"{len(full):,} of them {are(len(full))} full, and can be found by content"
+    said += f"; {shared:,} of these others still read" if shared else ""
+    said += f"; {taken:,} of these {are(taken)} handed out at once, and forgotten" if taken else ""
+    return [el("span", "", f"{said}.", data_findable=len(full), data_shared=shared, data_taken=taken)]
+
+
+def are(number: int) -> str:
+    """The verb behind a count."""
+    return "is" if number == 1 else "are"
 
 
 # --- it comes back ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from viz.figures.chart import duration
 from viz.figures.code import code
 from viz.figures.html import Child, Html, el, join
 from viz.figures.parts import Selection, chip, count, empty, label, panel
-from viz.figures.preemption_frames import LEAST, blocks_missing, came_back, full_pool, gives_way
+from viz.figures.preemption_frames import LEAST, are, blocks_missing, came_back, full_pool, gives_way
 
 #: Buttons drawn of the preemptions of a run.
 MOST_NAMED = 16
@@ -75,7 +75,7 @@ def _summary(told: Preemption, timeline: Timeline) -> list[Child]:
     """The whole story in a few sentences."""
     event, victim = told.event, chip(told.victim, hollow=True)
     said: list[Child] = [f"In step {told.step} ", chip(event.for_request)]
-    said.append(f" needs {count(event.needed, 'block')} and {event.available:,} {_are(event.available)} free. ")
+    said.append(f" needs {count(event.needed, 'block')} and {event.available:,} {are(event.available)} free. ")
     if event.victim == event.for_request:
         said.append(f"It is itself {LEAST[timeline.header.config.scheduler.policy]}, so it gives back its own")
     else:
@@ -87,10 +87,6 @@ def _summary(told: Preemption, timeline: Timeline) -> list[Child]:
     said.append(f"It comes back in step {told.back.step} and computes {lost:,} of its {count(had, 'token')} again")
     gap = _gap(told, timeline)
     return [*said, f": {gap} pass without a new token." if gap else "."]
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 def _gap(told: Preemption, timeline: Timeline) -> str | None:
