@@ -1,4 +1,4 @@
-"""Which events concern a block, and which a request: what a question about the past of either needs to look at."""
+"""Which events concern a block, which a request, which a bitmask: what a question about one needs to look at."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class Touches:
     """By serial: where it is named, but for the observations and the lists of a whole step."""
     resets: Positions = field(default_factory=_positions)
     """Where every block lost its hash at once."""
+    masks: dict[str, int] = field(default_factory=dict)
+    """By digest: where the words of a bitmask are."""
 
     def feed(self, position: int, event: ev.Event) -> None:
         """Take the event at a position."""
@@ -61,6 +63,10 @@ class Touches:
         if event.done:
             self.resets.append(position)
 
+    def _masked(self, position: int, event: ev.GrammarBitmaskFilled) -> None:
+        for digest in event.words:
+            self.masks[digest] = position
+
 
 def _append(by_number: dict[int, Positions], number: int, position: int) -> None:
     positions = by_number.get(number)
@@ -77,6 +83,7 @@ _NOTES: dict[type[ev.Event], Callable[[Touches, int, Any], None]] = {
     ev.GrammarRequested: Touches._request,
     ev.GrammarReady: Touches._request,
     ev.GrammarFailed: Touches._request,
+    ev.GrammarBitmaskFilled: Touches._masked,
     ev.ScheduleRequest: Touches._request,
     ev.ScheduleSkipped: Touches._request,
     ev.SchedulePreempted: Touches._preempted,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from engine.trace import events as ev
 from sim.state import RequestState, State
@@ -38,10 +39,18 @@ _SUBTITLE = "the grammar is an automaton: only tokens that it can read from its 
 
 
 def _why_empty(timeline: Timeline) -> str:
-    later = next((e.step for e in timeline.events if isinstance(e, ev.GrammarAdvanced)), None)
+    later = _first_advance(timeline)
     if later is None:
         return "No request of this trace has a grammar: every token was allowed."
     return f"No request with a grammar is here at this step; the first token of one is sampled in step {later}."
+
+
+@lru_cache(maxsize=8)
+def _first_advance(timeline: Timeline) -> int | None:
+    """The first step in which a token of a guided request was read; of a long trace its events are read up to there."""
+    if ev.GrammarAdvanced not in timeline.trace.types:
+        return None
+    return next((event.step for event in timeline.events if isinstance(event, ev.GrammarAdvanced)), None)
 
 
 def _chosen(view: StepView, selection: Selection) -> RequestState | None:
@@ -94,11 +103,13 @@ def _masks(timeline: Timeline, view: StepView, serial: int) -> Iterator[Html]:
 
 def mask_words(timeline: Timeline, digest: str) -> list[int] | None:
     """The 32-bit words of a mask by its name, as unsigned numbers; None if the trace does not hold them."""
-    for event in timeline.events:
-        if isinstance(event, ev.GrammarBitmaskFilled) and digest in event.words:
-            data = event.words[digest]
-            return [int.from_bytes(data[i : i + 4], "little") for i in range(0, len(data), 4)]
-    return None
+    position = timeline.touches.masks.get(digest)
+    if position is None:
+        return None
+    filled = timeline.events[position]
+    assert isinstance(filled, ev.GrammarBitmaskFilled)
+    data = filled.words[digest]
+    return [int.from_bytes(data[i : i + 4], "little") for i in range(0, len(data), 4)]
 
 
 def allowed_tokens(words: Iterable[int]) -> Iterator[int]:

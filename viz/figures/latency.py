@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from engine.metrics import RequestMetrics
 from sim.timeline import StepView, Timeline
@@ -23,16 +24,21 @@ _MEASURES = (
 
 def latency(timeline: Timeline, view: StepView, selection: Selection) -> Html:
     """Draw the distributions of the run, and its throughput with the current step marked."""
-    requests = timeline.summary().metrics.requests
-    drawn = [_distribution(name, title, words, values_of(requests, name)) for name, title, words in _MEASURES]
     return panel(
         "latency",
         "Latency and throughput",
         "how long requests waited for their tokens, as recorded",
-        el("div", "histograms", *drawn),
+        el("div", "histograms", *_distributions(timeline)),
         label("throughput: output tokens per second"),
         _throughput(timeline, view.step),
     )
+
+
+@lru_cache(maxsize=8)
+def _distributions(timeline: Timeline) -> tuple[Html, ...]:
+    """They are the same at every step, and there may be a million values."""
+    requests = timeline.summary().metrics.requests
+    return tuple(_distribution(name, title, words, values_of(requests, name)) for name, title, words in _MEASURES)
 
 
 def values_of(requests: Sequence[RequestMetrics], name: str) -> list[float]:

@@ -34,7 +34,7 @@ def speculation(timeline: Timeline, view: StepView, selection: Selection) -> Htm
 
 
 def _why_empty(timeline: Timeline) -> str:
-    first = next((e.step for e in timeline.events if isinstance(e, ev.SpecVerdict)), None)
+    first = next((facts.step for facts in timeline.series if any(facts.drafted)), None)
     if first is None:
         return "No draft was judged in this trace: each step gives every request at most one new token."
     return f"No draft was judged in this step; the first of the trace are judged in step {first}."
