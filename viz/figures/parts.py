@@ -15,6 +15,12 @@ class Selection:
     view: str = "all"
     request: int | None = None
     block: int | None = None
+    only: str | None = None
+    """Events of this type, or of this request (`r3`), and no others."""
+    event: int | None = None
+    """Sequence number of the event whose fields are shown."""
+    asked: bool = False
+    """Of a large trace: whether it is to be checked and replayed, which takes a while."""
 
 
 def chip(serial: int, *, hollow: bool = False, selected: bool = False, tip: str | None = None) -> Html:

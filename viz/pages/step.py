@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
-
-import streamlit as st
 
 from engine.errors import TraceError
 from sim.timeline import StepView, Timeline
@@ -18,14 +17,12 @@ from viz.figures.masthead import action, masthead, notice, recording, story, ver
 from viz.figures.parts import Selection
 from viz.figures.spine import spine
 from viz.figures.stage import stage
-from viz.open_trace import REPLAYED_AT_ONCE, FileVersion, open_timeline
+from viz.open_trace import FileVersion, open_timeline
 from viz.open_trace import verdict as replay_verdict
 from viz.pages import gallery as gallery_page
 from viz.pages import moves
+from viz.proofs import takes_long
 from viz.search import Search
-
-#: Session: the version of the large trace whose replay was asked for.
-_REPLAY_ASKED = "replay asked"
 
 
 def page() -> None:
@@ -68,7 +65,7 @@ def draw(
     header = masthead(
         name.rsplit("/", 1)[-1],
         timeline.header,
-        recording() if growing else _verdict(timeline, version),
+        recording() if growing else _verdict(timeline, version, asked=selection.asked),
         *actions,
         view=selection.view,
         notices=tuple(notices),
@@ -80,9 +77,7 @@ def draw(
         parts |= _moving(timeline, step, selection) | {"stage": stage(timeline, view, selection)}
 
     def act_on(act: dict[str, Any]) -> None:
-        if act.get("replay") == "asked":
-            st.session_state[_REPLAY_ASKED] = version
-        elif step is None or not moves.make(act, timeline, step, selection):
+        if step is None or not moves.make(act, timeline, step, selection):
             on_act(act)
 
     steps = timeline.steps or [0]
@@ -121,13 +116,13 @@ def _with_request(selection: Selection, view: StepView) -> Selection:
     rows = view.planned.plan.rows if view.planned.plan else {}
     prefills = [serial for serial, row in rows.items() if row.phase == "prefill"]
     chosen = next(iter([*prefills[-1:], *rows]), None)
-    return Selection(selection.view, chosen, selection.block)
+    return replace(selection, request=chosen)
 
 
-def _verdict(timeline: Timeline, version: FileVersion) -> Html:
-    if len(timeline.events) > REPLAYED_AT_ONCE and st.session_state.get(_REPLAY_ASKED) != version:
+def _verdict(timeline: Timeline, version: FileVersion, *, asked: bool) -> Html:
+    if takes_long(timeline) and not asked:
         tip = "run the scheduler again on the recorded inputs and compare its decisions: a minute for a large trace"
-        return action("Replay", "replay:asked", tip)
+        return action("Replay", "asked:yes", tip)
     try:
         report = replay_verdict(version)
     except TraceError as error:
