@@ -228,7 +228,7 @@ def _limits(view: StepView) -> Html:
         el("span", "budget", *parts),
         el("b", "", f"{used:,} / {budget:,}"),
         el("span", "", "seqs", data_tip="requests that may run at once: max_num_seqs"),
-        el("span", "budget seats", *_seats(view.planned, seats)),
+        el("span", "budget", *_seats(view.planned, seats)),
         el("b", "", f"{len(view.planned.running):,} / {seats:,}"),
         data_used=used,
         data_total=budget,
