@@ -79,10 +79,7 @@ def node(
 ) -> Html:
     """A block as an element of a list; `more` is added to its tip, `queue` is its place in `free_block_queue`."""
     block = state.pool.block(block_id)
-    classes = ["node", CSS[block.kind], css]
-    classes.append(colour_class(block))
-    if selection.block == block_id:
-        classes.append("selected")
+    classes = ["node", CSS[block.kind], css, colour_class(block), "selected" if selection.block == block_id else None]
     return el(
         "button",
         " ".join(filter(None, classes)),
