@@ -9,9 +9,11 @@ from typing import Literal, NamedTuple, get_args
 from sim.query.changes import Change, block_changes, request_changes
 from sim.timeline import Timeline
 from viz.figures.parts import Selection
-from viz.search import Found, Search, nearest_change, step_of
+from viz.search import Found, Search, nearest_changes, step_of
 
 Goal = Literal["match", "preemption", "scheduled", "change"]
+#: Changes of one step that are told.
+_TOLD = 4
 _GOALS: tuple[Goal, ...] = get_args(Goal)
 
 
@@ -106,10 +108,12 @@ def _change(timeline: Timeline, step: int, selection: Selection, forward: bool) 
         assert serial is not None
         return request_changes(timeline, serial, position, direction)
 
-    change = nearest_change(timeline, step, changes, forward=forward)
-    if change is None:
+    nearest = nearest_changes(timeline, step, changes, forward=forward)
+    if not nearest:
         return Landing(step, f"Nothing happens to {name} {_where(step, forward)}.")
-    return Landing(step_of(timeline, change), f"{name} {change.kind}: {change.words}.")
+    told = [f"{change.kind}: {change.words}" for change in nearest[:_TOLD]]
+    told += [f"{len(nearest) - _TOLD} more"] if len(nearest) > _TOLD else []
+    return Landing(step_of(timeline, nearest[0]), f"{name} {' · '.join(told)}.")
 
 
 def _where(step: int, forward: bool) -> str:

@@ -84,7 +84,7 @@ def open_timeline(name: str) -> tuple[Timeline, FileVersion]:
     return _timeline(version), version
 
 
-@st.cache_resource(max_entries=8, show_spinner="Reading the trace …")
+@st.cache_resource(max_entries=24, show_spinner="Reading the trace; a large one takes a minute the first time …")
 def _timeline(version: FileVersion) -> Timeline:
     return Timeline.open(version.path)
 

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate, takewhile
+from itertools import accumulate, groupby, takewhile
 from typing import NamedTuple
 
 from engine.errors import QueryError
@@ -65,8 +65,8 @@ class Search:
         if self.steps is not None:
             return Found(_neighbour(self.steps, step, forward=forward))
         if self.predicate is None:
-            change = nearest_change(self.timeline, step, self._changes, forward=forward)
-            return Found(None if change is None else step_of(self.timeline, change))
+            changes = nearest_changes(self.timeline, step, self._changes, forward=forward)
+            return Found(step_of(self.timeline, changes[0]) if changes else None)
         wanted = _beyond(candidates(self.timeline, self.predicate), step, forward=forward)
         affordable = wanted[: _affordable(self.timeline, wanted)]
         found = next(steps_where(self.timeline, self.predicate, affordable), None)
@@ -100,10 +100,10 @@ def search(timeline: Timeline, text: str) -> Search:
     return Search(text, timeline, predicate=Predicate(text))
 
 
-def nearest_change(
+def nearest_changes(
     timeline: Timeline, step: int, changes: Callable[..., Iterable[Change]], *, forward: bool
-) -> Change | None:
-    """The nearest change that another step shows.
+) -> list[Change]:
+    """The changes that the nearest other step shows, in the order in which they happened; none if there is no such.
 
     Args:
         timeline: of the trace.
@@ -113,11 +113,13 @@ def nearest_change(
     """
     span = timeline.span(step)
     # With several steps in flight, what belongs to the next may come before the end of this one.
-    for change in changes(span.start if forward else span.end, forward=forward):
-        there = step_of(timeline, change)
-        if there > step if forward else there < step:
-            return change
-    return None
+    others = (
+        change
+        for change in changes(span.start if forward else span.end, forward=forward)
+        if (step_of(timeline, change) > step if forward else step_of(timeline, change) < step)
+    )
+    _, nearest = next(groupby(others, key=lambda change: step_of(timeline, change)), (None, ()))
+    return sorted(nearest, key=lambda change: change.position)
 
 
 def step_of(timeline: Timeline, change: Change) -> int:
