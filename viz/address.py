@@ -109,6 +109,11 @@ def answers() -> str:
     return st.query_params.get("answers", "")
 
 
+def go_to_quiz(trace: str, step: int, *, answer: int) -> None:
+    """Address the questions about a step, with the first one answered by a choice, counted from 0."""
+    go_to("quiz", trace=trace, step=str(step), question="1", answers=str(answer + 1))
+
+
 def go_to_question(number: int, answers: str) -> None:
     """Address a question of the quiz that is shown; nothing is marked any more in its figures."""
     st.query_params["question"] = str(number)
@@ -130,7 +135,10 @@ def follow(act: dict[str, Any]) -> None:
     """
     if "page" in act:
         stays = act["page"] in _OF_A_TRACE and page() in _OF_A_TRACE and "trace" in st.query_params
-        go_to(act["page"], **(_here() if stays else {}))
+        here = _here() if stays else {}
+        if act["page"] == "quiz":  # the step that is shown has been seen: a quiz asks about the whole run
+            here.pop("step", None)
+        go_to(act["page"], **here)
         return
     for name, value in act.items():
         parameter = {"request": "req"}.get(name, name)

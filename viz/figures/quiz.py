@@ -250,6 +250,25 @@ def _automaton(state: State, question: Question) -> Html:
     )
 
 
+# --- beneath a step ---------------------------------------------------------------------------------------------
+
+
+def teaser(asked: Asked) -> Html:
+    """Draw a question about the step that comes next; an answer leads to the quiz, which reveals it."""
+    question = asked.question
+    offered = (
+        el("button", "quiz-offer", _with_chips(choice.words), data_act=f"predict:{place}", data_offer=place)
+        for place, choice in enumerate(question.choices)
+    )
+    words = el(
+        "div",
+        "",
+        el("p", "quiz-topic", f"Predict, then reveal: step {question.step}"),
+        el("p", "quiz-next", _with_chips(question.ask)),
+    )
+    return el("section", "panel question-card teaser", words, el("div", "quiz-offers", *offered), data_teaser=True)
+
+
 # --- the result -------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from viz.figures.finder import finder, jumps
 from viz.figures.html import Html, el
 from viz.figures.masthead import action, masthead, notice, recording, story, verdict
 from viz.figures.parts import Selection
+from viz.figures.quiz import teaser
 from viz.figures.spine import spine
 from viz.figures.stage import stage
 from viz.open_trace import FileVersion, open_timeline
@@ -22,7 +23,9 @@ from viz.open_trace import verdict as replay_verdict
 from viz.pages import gallery as gallery_page
 from viz.pages import moves
 from viz.proofs import takes_long
+from viz.quiz.course import questions_of_step
 from viz.search import Search
+from viz.views import DEFAULT
 
 
 def page() -> None:
@@ -75,13 +78,23 @@ def draw(
         view = timeline.step(step)
         selection = _with_request(selection, view)
         parts |= _moving(timeline, step, selection) | {"stage": stage(timeline, view, selection)}
+        if selection.view == DEFAULT and not newest:
+            parts["stage"] += _next_question(timeline, step)
 
     def act_on(act: dict[str, Any]) -> None:
-        if step is None or not moves.make(act, timeline, step, selection):
+        if step is not None and "predict" in act:
+            address.go_to_quiz(name, step + 1, answer=int(act["predict"]))
+        elif step is None or not moves.make(act, timeline, step, selection):
             on_act(act)
 
     steps = timeline.steps or [0]
     board(parts, first=steps[0], last=steps[-1], step=step or 0, growing=growing, on_act=act_on)
+
+
+def _next_question(timeline: Timeline, step: int) -> str:
+    """What the next step is going to decide, as a question; nothing if there is none."""
+    asked = questions_of_step(timeline.step(step + 1)) if step < timeline.steps[-1] else []
+    return teaser(asked[0]) if asked else ""
 
 
 def _moving(timeline: Timeline, step: int, selection: Selection) -> dict[str, str]:

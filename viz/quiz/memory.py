@@ -71,10 +71,10 @@ def _other_blocks(before: State, queue: list[int], event: ev.KVAllocated) -> Ite
 def evicted(view: StepView) -> Question | None:
     """Which cached content is lost?"""
     events = [event for event in view.events if isinstance(event, ev.KVAllocated) and event.evicted_block_ids]
-    if not events:
-        return None
-    lost = {block_id for event in events for block_id in event.evicted_block_ids}
-    first = events[0].evicted_block_ids[0]
+    lost = [block_id for event in events for block_id in event.evicted_block_ids]
+    if not lost or view.before.pool.ref_counts[lost[0]]:
+        return None  # nothing is evicted, or what a preemption has freed in this very step
+    first = lost[0]
     asked = "Which one is it" if len(lost) == 1 else f"This happens to {len(lost)} blocks. Which one is the first"
     return Question(
         view.step,
@@ -88,7 +88,7 @@ def evicted(view: StepView) -> Question | None:
     )
 
 
-def _not_evicted(before: State, lost: set[int]) -> Iterator[Choice]:
+def _not_evicted(before: State, lost: list[int]) -> Iterator[Choice]:
     pool = before.pool
     queue = [block_id for block_id in pool.free_block_queue if block_id not in lost]
     cached = [block_id for block_id in queue if pool.hashes[block_id] is not None]
