@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.trace import events as ev
+from engine.trace.file import Trace
 from sim.preemptions import Preemption, preemption, victims
 from sim.timeline import Timeline
 from tests.core.driver import record_crowd
@@ -162,3 +163,14 @@ def test_a_run_without_one_says_so_and_where_to_look() -> None:
     assert shown is not None
     assert f"“{shown.title}”" in drawn.text
     assert drawn.one(data_act="page:gallery")
+
+
+def test_a_trace_cut_within_the_step_tells_what_it_holds() -> None:
+    whole = shipped("preemption")
+    position, span = preemption(whole, 21, 3).position, whole.span(21)
+    for end in range(position + 1, span.end):
+        timeline = Timeline(Trace(whole.header, list(whole.events[:end])))
+        drawn = Drawn(preemption_story(timeline, timeline.step(21), NOBODY))
+        assert "still waits when the trace ends" in drawn.text
+        freed = [event for event in whole.events[position:end] if isinstance(event, ev.KVFreed)]
+        assert len(drawn.all(data_role="given back")) == sum(len(event.block_ids) for event in freed)

@@ -184,9 +184,10 @@ class Board {
     const act = event.target.closest("[data-act]");
     if (act) {
       event.preventDefault();
-      const [name, value] = act.dataset.act.split(":");
+      const parts = act.dataset.act.split("&").map((part) => part.split(":"));
+      const [[name, value]] = parts;
       if (name === "jump" || name === "find") this.jump({ [name]: value });
-      else this.act({ [name]: value ?? true });
+      else this.act(Object.fromEntries(parts.map(([name, value]) => [name, value ?? true])));
     }
   }
 

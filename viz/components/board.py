@@ -1,7 +1,8 @@
 """The board: one Streamlit component that draws the figures' HTML and reports what a person did to it.
 
-A figure is a string of HTML; what can be clicked in it carries `data-act="name:value"`, and a click arrives here as
-`{"name": "value"}`. Stepping, scrubbing and playing arrive as `{"step": number}`.
+A figure is a string of HTML; what can be clicked in it carries `data-act="name:value"`, or several of these with `&`
+between them, and a click arrives here as `{"name": "value"}`. Stepping, scrubbing and playing arrive as
+`{"step": number}`.
 """
 
 from __future__ import annotations

@@ -26,19 +26,23 @@ def preemption_story(timeline: Timeline, view: StepView, selection: Selection) -
     at = timeline.step(told.step)
     back = None if told.back is None else told.back.step
     missing, settled = timeline.state_at(told.position), timeline.state_at(told.settled)
-    frames = (
-        _frame(1, max(told.step - 1, timeline.steps[0]), "The pool is full", view, full_pool(told, at.before)),
-        _frame(2, told.step, "An allocation fails", view, blocks_missing(told, missing)),
-        _frame(3, told.step, "One gives way", view, gives_way(told, missing, settled, at.planned)),
-        _frame(4, back, "It comes back", view, came_back(told, timeline)),
+    drawn = (
+        (max(told.step - 1, timeline.steps[0]), "The pool is full", full_pool(told, at.before)),
+        (told.step, "An allocation fails", blocks_missing(told, missing)),
+        (told.step, "One gives way", gives_way(told, missing, settled, at.planned)),
+        (back, "It comes back", came_back(told, timeline)),
     )
+    frames = [
+        _frame(number, title, step == view.step, _way(step, told.victim, selection), parts)
+        for number, (step, title, parts) in enumerate(drawn, 1)
+    ]
     return panel(
         "preemption",
         title,
         words,
         el("p", "summary", *_summary(told, timeline)),
         el("div", "frames", *frames),
-        *_others(timeline, view.step, told),
+        *_others(timeline, told, selection),
         code(RULES["victim"]),
         code(RULES["slots"]),
     )
@@ -53,7 +57,8 @@ def chosen(timeline: Timeline, step: int, selected: int | None) -> Preemption | 
     of_selected = [each for each in begun if each[1] == selected]
     if of_selected:
         told = preemption(timeline, *of_selected[-1])
-        if told.caught_up is None or step <= told.caught_up or told.step == begun[-1][0]:
+        over = told.caught_up or timeline.life_lines[told.victim].finished
+        if over is None or step <= over or told.step == begun[-1][0]:
             return told
     newest = next(each for each in begun if each[0] == begun[-1][0])
     return preemption(timeline, *newest)
@@ -101,33 +106,40 @@ def _gap(told: Preemption, timeline: Timeline) -> str | None:
     return f"{count(steps, 'step')}, {duration(life.request.itls_ns[place - 1])}"
 
 
-def _frame(number: int, step: int | None, title: str, view: StepView, drawn: tuple[Child, ...]) -> Html:
-    """One frame; a click on its step goes there."""
-    here = step == view.step
-    go = el("button", "go-to", f"step {step}", data_act=f"step:{step}", data_frame_step=step) if step else None
-    head = el("header", "", el("b", "number", number), el("h3", "", title), go)
+def _frame(number: int, title: str, here: bool, way: Html | None, drawn: tuple[Child, ...]) -> Html:
+    head = el("header", "", el("b", "number", number), el("h3", "", title), way)
     return el("article", "frame here" if here else "frame", head, *drawn, data_frame=number, data_here=here)
 
 
-def _others(timeline: Timeline, step: int, told: Preemption) -> tuple[Html, ...]:
-    """The other preemptions of the run; of many, those around the step."""
+def _way(step: int | None, victim: int, selection: Selection) -> Html | None:
+    """A button to a step of the story."""
+    if step is None:
+        return None
+    return el("button", "go-to", f"step {step}", data_act=_act(step, victim, selection), data_frame_step=step)
+
+
+def _act(step: int, victim: int, selection: Selection) -> str:
+    """To a step, with the victim selected so that its story stays; to select it twice would let go of it."""
+    return f"step:{step}" if selection.request == victim else f"step:{step}&request:{victim}"
+
+
+def _others(timeline: Timeline, told: Preemption, selection: Selection) -> tuple[Html, ...]:
+    """The other preemptions of the run; of many, those around this one."""
     everyone = victims(timeline)
     if len(everyone) == 1:
         return (label("This is the only preemption of the run."),)
     middle = bisect_left(everyone, (told.step, told.victim))
     first = max(0, min(middle - MOST_NAMED // 2, len(everyone) - MOST_NAMED))
     shown = everyone[first : first + MOST_NAMED]
-    buttons = [_other(*each, told) for each in shown]
+    buttons = [_other(step, victim, told, selection) for step, victim in shown]
     hidden = len(everyone) - len(shown)
     if hidden:
         buttons.append(el("span", "elided", f"… {hidden:,} more", data_hidden=hidden))
     return label(f"the {count(len(everyone), 'preemption')} of this run"), el("div", "chips others", *buttons)
 
 
-def _other(step: int, victim: int, told: Preemption) -> Html:
-    """A victim of the same step is chosen by its request, any other by its step."""
-    act = f"request:{victim}" if step == told.step else f"step:{step}"
+def _other(step: int, victim: int, told: Preemption, selection: Selection) -> Html:
     this = (step, victim) == (told.step, told.victim)
     css = "other this" if this else "other"
-    words = f"step {step}", el("b", "", f" r{victim}")
-    return el("button", css, *words, data_act=None if this else act, data_other=victim, data_other_step=step)
+    words, act = (f"step {step}", el("b", "", f" r{victim}")), _act(step, victim, selection)
+    return el("button", css, *words, data_act=act, data_other=victim, data_other_step=step)
