@@ -79,28 +79,25 @@ class _Growth:
             self._take(block_hash)
             if num_chains == _MOST_CHAINS:
                 break
-        known = {self._none_hash, *tree.contents}
-        tree.cut_off = [parent for parent in tree.children if parent not in known]
-        self._sort()
-        self._count_left_out(known)
+        tree.cut_off = [parent for parent in tree.children if parent != self._none_hash and parent not in tree.contents]
+        self._see_the_rest()
         return tree
 
-    def _sort(self) -> None:
-        """Children stand in the order in which they got their hash, so that they keep their place from step to step."""
-        everything = (*self._pool.cached_block_hash_to_block, *self._gone)
-        order = {name: place for place, name in enumerate(everything) if name in self._tree.contents}
-        for siblings in self._tree.children.values():
-            siblings.sort(key=order.__getitem__)
-
-    def _count_left_out(self, known: set[str]) -> None:
+    def _see_the_rest(self) -> None:
+        """Count what is left out. Children stand in the order in which they got their hash, so that they keep their
+        place from step to step. The only pass over a whole cache, which may hold hundreds of thousands of hashes."""
         tree, origins = self._tree, self._pool.origins
-        for block_hash, block_ids in self._pool.cached_block_hash_to_block.items():
-            if block_hash not in tree.contents:
-                tree.num_left_out += 1
-                parent = _parent(origins[block_ids[0]])
-                if parent in known:
-                    tree.left_out[parent] += 1
-        tree.num_left_out += sum(block_hash not in tree.contents for block_hash in self._gone)
+        contents, order, parents = tree.contents, dict[str, int](), list[str | None]()
+        for place, (block_hash, block_ids) in enumerate(self._pool.cached_block_hash_to_block.items()):
+            if block_hash in contents:
+                order[block_hash] = place
+            else:
+                origin = origins[block_ids[0]]
+                parents.append(origin and origin.parent)
+        for siblings in tree.children.values():
+            siblings.sort(key=lambda block_hash: order.get(block_hash, len(origins)))
+        tree.left_out.update(parent for parent in parents if parent == self._none_hash or parent in contents)
+        tree.num_left_out = len(parents) + sum(block_hash not in contents for block_hash in self._gone)
 
     def _find_gone(self) -> dict[str, Content]:
         """What the step took out of the cache, by hash. What was never in it when the step began is not told."""
