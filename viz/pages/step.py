@@ -76,8 +76,10 @@ def draw(
     parts: dict[str, str] = {"header": header}
     if step is not None:
         view = timeline.step(step)
-        selection = _with_request(selection, view)
-        parts |= _moving(timeline, step, selection) | {"stage": stage(timeline, view, selection)}
+        drawn = _with_request(selection, view)
+        if selection.request not in timeline.life_lines:
+            selection = drawn  # else one moves along with the selected request, also where it is not there yet
+        parts |= _moving(timeline, step, selection) | {"stage": stage(timeline, view, drawn)}
         if selection.view == DEFAULT and not newest:
             parts["stage"] += _next_question(timeline, step)
 
