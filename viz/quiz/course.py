@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from engine.metrics import IterationMetrics
+from engine.trace import events as ev
 from sim.timeline import StepView, Timeline
-from viz.cut import is_planned
 from viz.quiz import memory, sampling, scheduling
 from viz.quiz.question import Asker, Question
 
@@ -55,29 +56,28 @@ def questions_of_step(view: StepView) -> list[Asked]:
 
 
 def questions_of_run(timeline: Timeline) -> list[Asked]:
-    """Questions about a whole run, in the order of its steps: of the kinds that are rare in it first, each kind once
-    before any is asked twice."""
+    """Questions about a whole run, in the order of its steps: each kind is asked once before any is asked twice, those
+    first that are rare in a run."""
     asked_of: set[int] = set()
-    by_kind = [_spread_questions(timeline, kind, asked_of) for kind in KINDS]
-    chosen = [asked for turn in range(_MOST_OF_A_KIND) for questions in by_kind for asked in questions[turn : turn + 1]]
+    by_kind = [_questions(timeline, kind, asked_of) for kind in KINDS]
+    # Made one at a time: of a large trace, each costs the folding of a state.
+    in_turns = (next(questions, None) for _ in range(_MOST_OF_A_KIND) for questions in by_kind)
+    chosen = list(islice(filter(None, in_turns), MOST_QUESTIONS))
     order = {kind.title: place for place, kind in enumerate(KINDS)}
-    return sorted(chosen[:MOST_QUESTIONS], key=lambda asked: (asked.question.step, order[asked.title]))
+    return sorted(chosen, key=lambda asked: (asked.question.step, order[asked.title]))
 
 
-def _spread_questions(timeline: Timeline, kind: Kind, asked_of: set[int]) -> list[Asked]:
-    """Questions of one kind, rather about steps of which nothing was asked yet; their steps join `asked_of`."""
-    found: list[Asked] = []
+def _questions(timeline: Timeline, kind: Kind, asked_of: set[int]) -> Iterator[Asked]:
+    """Questions of one kind, rather about steps of which nothing has been asked yet; their steps join `asked_of`."""
     steps = list(_spread([facts.step for facts in timeline.series if kind.may_ask(facts)]))
     for step in sorted(steps, key=lambda step: step in asked_of):
-        found += [Asked(kind.title, question) for question in _ask(kind, timeline.step(step))]
-        if len(found) == _MOST_OF_A_KIND:
-            break
-    asked_of.update(asked.question.step for asked in found)
-    return found
+        for question in _ask(kind, timeline.step(step)):
+            asked_of.add(step)
+            yield Asked(kind.title, question)
 
 
 def _ask(kind: Kind, view: StepView) -> Iterator[Question]:
-    question = kind.ask(view) if is_planned(view) else None
+    question = kind.ask(view) if any(isinstance(event, ev.StepScheduled) for event in view.events) else None
     if question is not None and len(question.choices) > 1:
         yield question
 

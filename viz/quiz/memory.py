@@ -32,8 +32,10 @@ def _number(choice: Choice) -> int:
 def handed_out(view: StepView) -> Question | None:
     """Which block does a request get?"""
     event = next((event for event in view.events if isinstance(event, ev.KVAllocated)), None)
+    if event is None:
+        return None
     queue = list(view.before.pool.free_block_queue)
-    if event is None or not queue or event.block_ids[0] != queue[0]:
+    if queue[:1] != event.block_ids[:1]:
         return None  # what happened earlier in the step has changed the queue
     first = event.block_ids[0]
     several = len(event.block_ids) > 1
