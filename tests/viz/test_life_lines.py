@@ -22,7 +22,7 @@ from viz.figures.parts import Selection
 from viz.gallery import GALLERY
 
 NOBODY = Selection()
-SHIPPED = ("first-token", "chunked-prefill", "preemption", "json-schema", "spec-draft")
+SHIPPED = ("first-token", "chunked-prefill", "preemption", "json-schema", "spec-draft", "crowded")
 
 
 @pytest.fixture(scope="module", params=[*SHIPPED, "crowd", "connected", "long"])
@@ -126,6 +126,18 @@ def test_the_longest_gap_of_a_victim_is_its_preemption() -> None:
     drawn = Drawn(life_lines(timeline, timeline.step(21), Selection(request=3)))
     assert "preempted in step 21" in drawn.text
     assert {e["data-kind"] for e in drawn.all(data_life=3)} == {"prefill", "decode", "preempted", "again"}
+
+
+def test_a_column_tells_how_long_its_step_took_and_when_none_ran(run: Timeline) -> None:
+    drawn = Drawn(life_lines(run, run.step(run.steps[0]), NOBODY))
+    columns = [int(e["data-column"]) for e in drawn.all(data_column=None)]
+    series = {facts.step: facts for facts in run.series if facts.step in columns}
+    assert drawn.numbers("data_took") == [facts.duration_ns for facts in series.values()]
+    assert drawn.numbers("data_longest") == [max(drawn.numbers("data_took"))]
+    for column in drawn.all(data_column=None)[1:]:
+        facts, before = series[int(column["data-column"])], series[int(column["data-column"]) - 1]
+        paused = facts.started_ns - before.ended_ns > facts.duration_ns
+        assert ("no step ran" in column["data-tip"]) == paused
 
 
 def lives_in(life: LifeLine, columns: list[int]) -> bool:

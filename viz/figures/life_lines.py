@@ -283,8 +283,10 @@ def _columns(series: Sequence[IterationMetrics], window: _Window, current: int, 
     start = bisect_left(series, window.first, key=lambda facts: facts.step)
     facts_of = {facts.step: facts for facts in series[start : start + STEPS] if facts.step in window}
     longest = max((facts.duration_ns for facts in facts_of.values()), default=0)
-    steps = range(window.first, window.last + 1)
-    columns = [_column(step, facts_of.get(step), longest, step == current) for step in steps]
+    columns = [
+        _column(step, facts_of.get(step), facts_of.get(step - 1), longest, step == current)
+        for step in range(window.first, window.last + 1)
+    ]
     row, behind = f"grid-row:{lines + 1}", f"grid-row:1 / span {lines + 1}"
     ends = el("span", "", f"step {window.first}"), el("span", "", f"step {window.last}")
     return [
@@ -295,13 +297,15 @@ def _columns(series: Sequence[IterationMetrics], window: _Window, current: int, 
     ]
 
 
-def _column(step: int, facts: IterationMetrics | None, longest: int, current: bool) -> Html:
+def _column(
+    step: int, facts: IterationMetrics | None, before: IterationMetrics | None, longest: int, current: bool
+) -> Html:
     tip, bar = f"step {step}", None
     if facts is not None:
-        tip += (
-            f" took {duration(facts.duration_ns)}: {count(facts.tokens, 'token')} computed, {facts.output_tokens} new"
-        )
-        bar = el("i", "", style=f"height:{28 * facts.duration_ns / max(1, longest):.1f}px", data_took=facts.duration_ns)
+        took, rest = facts.duration_ns, facts.started_ns - before.ended_ns if before else 0
+        tip += f" took {duration(took)}: {count(facts.tokens, 'token')} computed, {facts.output_tokens} new"
+        tip += f"; before it, no step ran for {duration(rest)}" if rest > took else ""
+        bar = el("i", "", style=f"height:{28 * took / max(1, longest):.1f}px", data_took=took)
     return el(
         "button",
         "column now" if current else "column",
