@@ -1,7 +1,7 @@
 """Measures how fluid a large trace is: `python scripts/large_trace.py --events 200000`.
 
 Simulates a crowded run of about that many events, and prints how long it takes to open its trace, to draw a step of it
-in every view, to find things in it, and, if asked for, to replay it.
+on the page and in every view, to find things in it, and, if asked for, to replay it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from io import StringIO
 from pathlib import Path
 from typing import TypeVar
 
+from streamlit.testing.v1 import AppTest
+
 from engine.cli import main as orrery
 from sim.replay import replay
 from sim.timeline import Timeline
@@ -29,6 +31,7 @@ from viz.views import VIEWS
 
 _Result = TypeVar("_Result")
 
+_APP = Path(__file__).parents[1] / "viz" / "app.py"
 #: Events that a request of this workload brings, about.
 _EVENTS_PER_REQUEST = 310
 _QUESTIONS = ("preempted", "free_blocks < 4", "request == 'r3' and phase == 'decode'", "scheduled > 1000000")
@@ -63,10 +66,11 @@ def _simulate(num_events: int, trace: Path) -> Path:
 def _measure(path: Path, *, with_replay: bool) -> None:
     _say("open, for the first time", lambda: Timeline.open(path))
     timeline = _say("open again", lambda: Timeline.open(path))
-    print(f"{'':36}{len(timeline.events):,} events, {len(timeline.steps):,} steps, ", end="")
+    print(f"{'':44}{len(timeline.events):,} events, {len(timeline.steps):,} steps, ", end="")
     print(f"{timeline.summary().num_preemptions:,} preemptions")
     _say("spine, first", lambda: spine(timeline.series))
     _say("spine", lambda: spine(timeline.series))
+    _page(path, timeline)
     for view in VIEWS:
         _step_changes(timeline, view)
     for question in _QUESTIONS:
@@ -75,17 +79,41 @@ def _measure(path: Path, *, with_replay: bool) -> None:
         _jump(timeline, goal)
     if with_replay:
         report = _say("replay", lambda: replay(timeline.trace))
-        print(f"{'':36}{report.num_decisions:,} decisions, {report.num_divergences} divergences")
+        print(f"{'':44}{report.num_decisions:,} decisions, {report.num_divergences} divergences")
+
+
+def _page(path: Path, timeline: Timeline) -> None:
+    """The page as the server makes it: opened anew, then from step to step."""
+    page = AppTest.from_file(str(_APP), default_timeout=600)
+    page.query_params["trace"] = str(path)
+    _say("page: opened", page.run)
+    times = []
+    for step in _far_and_near(timeline):
+        page.query_params["step"] = str(step)
+        times.append(_seconds(page.run)[0])
+    _say_times("page: another step", times)
 
 
 def _step_changes(timeline: Timeline, view: str) -> None:
+    selection = Selection(view=view)
+
+    def draw(step: int) -> float:
+        return _seconds(lambda: stage(timeline, timeline.step(step), selection))[0]
+
+    _say_times(f"draw a step: {view}", [draw(step) for step in _far_and_near(timeline)])
+
+
+def _far_and_near(timeline: Timeline) -> list[int]:
     """A jump far away, then one step on, several times."""
-    times: list[float] = []
-    steps = timeline.steps[len(timeline.steps) // _LOOKS // 2 :: max(1, len(timeline.steps) // _LOOKS)]
-    for step in (number for far in steps for number in (far, min(far + 1, timeline.steps[-1]))):
-        selection = Selection(view=view)
-        times.append(_seconds(lambda: stage(timeline, timeline.step(step), selection))[0])  # noqa: B023
-    print(f"draw a step: {view:23} median {statistics.median(times):8.3f} s   most {max(times):8.3f} s")
+    steps = timeline.steps
+    apart = max(1, len(steps) // _LOOKS)
+    return [
+        steps[min(place + more, len(steps) - 1)] for place in range(apart // 2, len(steps), apart) for more in (0, 1)
+    ]
+
+
+def _say_times(what: str, times: list[float]) -> None:
+    print(f"{what:43} {statistics.median(times):8.3f} s, at most {max(times):.3f} s")
 
 
 def _find(timeline: Timeline, question: str) -> None:
