@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from engine.core.messages import GrammarBitmask, ModelRunnerOutput, ScheduledRow, SchedulerOutput
 from sim.clock import VirtualClock
-from sim.cost_model.composition import RowShare, StepComposition
+from sim.cost_model.composition import StepComposition
 from sim.cost_model.cost_model import CostModel
 
 _MASK = (1 << 64) - 1
@@ -138,7 +138,7 @@ class ModeledExecutor:
         assert plan is not None, "sample_tokens was called without a step: execute_model comes first."
         for serial in plan.released:
             self._num_tokens.pop(serial, None)
-        shares: list[RowShare] = []
+        shares: list[tuple[int, int, int]] = []
         serials: list[int] = []
         sampled: list[list[int]] = []
         num_resumed = 0
@@ -151,17 +151,17 @@ class ModeledExecutor:
             serials.append(serial)
             if end < num_tokens + num_drafts:
                 sampled.append([])
-                shares.append(RowShare(row.num_computed_tokens, row.num_scheduled_tokens, 0))
+                shares.append((row.num_computed_tokens, row.num_scheduled_tokens, 0))
                 continue
             if not num_drafts:
                 sampled.append([self._token(serial, num_tokens)])
                 self._num_tokens[serial] = num_tokens + 1
-                shares.append(RowShare(row.num_computed_tokens, row.num_scheduled_tokens, 1))
+                shares.append((row.num_computed_tokens, row.num_scheduled_tokens, 1))
                 continue
             num_accepted = self._num_accepted(row, num_tokens, counts)
             sampled.append([self._token(serial, num_tokens + place) for place in range(num_accepted + 1)])
             self._num_tokens[serial] = num_tokens + num_accepted + 1
-            shares.append(RowShare(row.num_computed_tokens, row.num_scheduled_tokens, 1 + num_drafts))
+            shares.append((row.num_computed_tokens, row.num_scheduled_tokens, 1 + num_drafts))
         composition = StepComposition.of(shares)
         most_drafts = plan.num_drafts_wanted or [0] * len(serials)
         draft_ns = self._drafting.draft_ns if self._drafting is not None and any(most_drafts) else 0

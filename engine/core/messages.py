@@ -90,7 +90,7 @@ class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
     """float tensor [num_prompt_tokens, hidden_size] in place of the prompt's token ids; None if it has these."""
 
 
-class ScheduledRow(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduledRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request's share of a step: which of its tokens run, and where their KV goes."""
 
     serial: int
@@ -165,7 +165,7 @@ class ForwardFailure(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class EngineCoreOutput(msgspec.Struct, frozen=True, kw_only=True):
+class EngineCoreOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """News of one request after one step."""
 
     serial: int

@@ -55,7 +55,7 @@ class StepComposition(NamedTuple):
         return "mixed" if self.num_prefill_tokens else "decode"
 
     @classmethod
-    def of(cls, rows: Iterable[RowShare], num_padded_tokens: int = 0) -> StepComposition:
+    def of(cls, rows: Iterable[RowShare | tuple[int, int, int]], num_padded_tokens: int = 0) -> StepComposition:
         """The sum of what the requests have in a step.
 
         Args:

@@ -13,7 +13,6 @@ from sim.field_differences import FieldDifference, differing_fields, say_the_sam
 from sim.summary import LifeLine
 from sim.timeline import Timeline
 
-
 #: In what circumstances something was decided, not what: with another pool or budget they always differ.
 _CIRCUMSTANCES = frozenset({"free_blocks", "available", "budget_left", "token_budget"})
 

@@ -111,12 +111,13 @@ MUTANTS = (
         (
             Edit(
                 update.apply_output,
-                "request = row.request",
-                "request = {r.request_id: r for r in scheduler.running}.get(row.scheduled.request_id, row.request)",
+                "request, is_outdated = row.request, row.is_outdated",
+                "request = {r.request_id: r for r in scheduler.running}.get(row.scheduled.request_id, row.request); "
+                "row = type(row)(request, row.scheduled, row.registered, row.num_preemptions); "
+                "is_outdated = row.is_outdated",
             ),
-            Edit(update.apply_output, "_why_dropped(row)", "_why_dropped(row._replace(request=request))"),
         ),
-        ("nothing after the end",),
+        ("output taken in", "nothing after the end"),
     ),
     Mutant(
         "max_tokens off by one under async",
@@ -128,7 +129,7 @@ MUTANTS = (
         (
             Edit(
                 stop.check_stop,
-                "request.num_output_tokens >= request.max_tokens",
+                "num_output_tokens >= request.max_tokens",
                 "request.num_output_tokens > request.max_tokens",
             ),
         ),

@@ -58,12 +58,12 @@ class KVCacheCoordinator:
 
         A hit block that is free counts too: reviving it takes it out of the queue just as a new one.
         """
-        null_block = self.block_pool.null_block
-        return sum(
-            group.num_blocks_missing(serial, num_tokens, len(hit))
-            + sum(block.ref_count == 0 and block is not null_block for block in hit)
-            for group, hit in zip(self.groups, hits, strict=True)
-        )
+        null_block, number = self.block_pool.null_block, 0
+        for group, hit in zip(self.groups, hits, strict=True):
+            number += group.num_blocks_missing(serial, num_tokens, len(hit))
+            if hit:
+                number += sum(block.ref_count == 0 and block is not null_block for block in hit)
+        return number
 
 
 def _make_group(

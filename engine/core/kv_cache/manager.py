@@ -135,7 +135,11 @@ class KVCacheManager:
             if hit:
                 group.adopt(request.serial, hit)
                 self._emit_touched(request, group.group, hit)
-        new_block_ids = tuple(self._allocate_in(group, request, num_slots) for group in range(len(hits)))
+        new_block_ids = (
+            tuple([self._allocate_in(group, request, num_slots) for group in range(len(hits))])
+            if needed
+            else self._nothing_new.new_block_ids
+        )
         registered = self.cache_blocks(request, num_computed + num_new_tokens) if cache else []
         if cache:
             num_tokens = min(num_computed + num_new_tokens, request.num_tokens)
@@ -195,8 +199,9 @@ class KVCacheManager:
         """
         begun = num_tokens // self.block_size * self.block_size
         placed = begun + self.block_size - self.num_lookahead_tokens if num_tokens > begun else 0
-        moves = (group.next_move(num_computed_tokens) + 1 for group in self.coordinator.sliding_windows)
-        return min(placed, *moves) if self.coordinator.sliding_windows else placed
+        for group in self.coordinator.sliding_windows:
+            placed = min(placed, group.next_move(num_computed_tokens) + 1)
+        return placed
 
     def _allocate_in(self, group_index: int, request: Request, num_tokens: int) -> list[int]:
         group = self.coordinator.groups[group_index]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 from engine.core.kv_cache.manager import Allocation, RegisteredBlock
 from engine.core.messages import ForwardFailure, ModelRunnerOutput, NewRequestData, ScheduledRow
@@ -12,7 +14,7 @@ from engine.core.request import Request
 Admission = Literal["running", "new", "resumed"]
 
 
-class PlannedRow(NamedTuple):
+class PlannedRow(msgspec.Struct, frozen=True, gc=False):
     """One request's share of the step: what the executor is told, and what the core must remember of it."""
 
     request: Request

@@ -126,26 +126,26 @@ class Scheduler:
     def _schedule_running(self, plan: StepPlan) -> None:
         """Decodes, and prefills that have begun: each gets tokens and slots; where blocks are missing, running
         ones are preempted."""
-        index = 0
-        while index < len(self.running):
-            request = self.running[index]
+        index, running, allocate_slots = 0, self.running, self.kv_cache_manager.allocate_slots
+        while index < len(running):
+            request = running[index]
             if plan.budget == 0:
-                self._emit_skipped(request, "token_budget", behind=len(self.running) - index - 1)
+                self._emit_skipped(request, "token_budget", behind=len(running) - index - 1)
                 return
-            if request.awaits_its_last_token(self.max_model_len):
+            if request.num_output_placeholders and request.awaits_its_last_token(self.max_model_len):
                 index += 1
                 continue
             wanted = self._tokens_wanted(request, request.num_computed_tokens, plan)
-            allocation = self.kv_cache_manager.allocate_slots(request, wanted.num_tokens)
+            allocation = allocate_slots(request, wanted.num_tokens)
             while isinstance(allocation, Shortage):
-                if len(self.running) > 1 or not self._reclaim_from_waiting(request):
+                if len(running) > 1 or not self._reclaim_from_waiting(request):
                     victim = self._choose_victim()
-                    if self.running.index(victim) < index:
+                    if running.index(victim) < index:
                         index -= 1
                     self._preempt(victim, request, allocation, plan)
                     if victim is request:
                         return
-                allocation = self.kv_cache_manager.allocate_slots(request, wanted.num_tokens)
+                allocation = allocate_slots(request, wanted.num_tokens)
             plan.add(request, wanted.num_tokens, allocation, "running", allocation.new_block_ids)
             if self.trace is not None:
                 self._emit_scheduled(request, wanted, plan, "running")
@@ -300,7 +300,7 @@ class Scheduler:
 
     def _tokens_wanted(self, request: Request, num_computed_tokens: int, plan: StepPlan) -> Wanted:
         return tokens_wanted(
-            request.num_tokens + request.num_output_placeholders + len(request.spec_token_ids),
+            len(request.token_ids) + request.num_output_placeholders + len(request.spec_token_ids),
             num_computed_tokens,
             plan.budget,
             self.config.long_prefill_token_threshold,

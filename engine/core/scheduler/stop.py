@@ -21,13 +21,15 @@ def check_stop(request: Request, max_model_len: int) -> Stop | None:
 
     With `ignore_eos` a request has no `eos_token_ids`.
     """
-    if request.num_tokens >= max_model_len or request.num_output_tokens >= request.max_tokens:
+    num_tokens, sampling_params = request.num_tokens, request.sampling_params
+    num_output_tokens = num_tokens - request.num_prompt_tokens
+    if num_tokens >= max_model_len or num_output_tokens >= request.max_tokens:
         return Stop(RequestStatus.FINISHED_LENGTH_CAPPED, None)
-    if request.num_output_tokens < request.sampling_params.min_tokens:
+    if num_output_tokens < sampling_params.min_tokens:
         return None
     last_token_id = request.token_ids[-1]
     if last_token_id in request.eos_token_ids:
         return Stop(RequestStatus.FINISHED_STOPPED, None)
-    if last_token_id in request.sampling_params.stop_token_ids:
+    if last_token_id in sampling_params.stop_token_ids:
         return Stop(RequestStatus.FINISHED_STOPPED, last_token_id)
     return None

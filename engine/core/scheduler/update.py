@@ -34,8 +34,8 @@ def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput
     drafts = output.draft_token_ids or [[]] * len(plan.rows)
     rows = zip(plan.rows.values(), output.sampled_token_ids, drafts, strict=True)
     for index, (row, token_ids, draft_token_ids) in enumerate(rows):
-        request = row.request
-        dropped = _why_dropped(row)
+        request, is_outdated = row.request, row.is_outdated
+        dropped = _why_dropped(row) if is_outdated else None
         if dropped:
             if scheduler.trace is not None:
                 _emit_update(scheduler.trace, row, [], 0, 0, dropped)
@@ -47,7 +47,7 @@ def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput
             outputs.append(news_of(request, [], error=output.errors[request.serial]))
             continue
         num_rejected = _take_back_rejected(row, token_ids, plan.step) if row.scheduled.draft_token_ids else 0
-        if token_ids and not row.is_outdated:
+        if token_ids and not is_outdated:
             request.num_output_placeholders -= 1
         appended, stop = _append_until_stop(request, token_ids, scheduler.max_model_len)
         if request.status is RequestStatus.RUNNING:

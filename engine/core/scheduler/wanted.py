@@ -15,6 +15,10 @@ class Wanted(NamedTuple):
     truncated_by: Limit | None
 
 
+#: What nearly every row of every step is: a decode.
+_ONE_TOKEN = Wanted(1, 1, None)
+
+
 def tokens_wanted(
     num_tokens: int, num_computed_tokens: int, budget: int, long_prefill_token_threshold: int, max_model_len: int
 ) -> Wanted:
@@ -30,6 +34,8 @@ def tokens_wanted(
         max_model_len: only drafts can reach it; the token sampled after the last computed one must still fit.
     """
     wanted = num_tokens - num_computed_tokens
+    if wanted == 1 and budget > 0 and num_computed_tokens + 1 < max_model_len:
+        return _ONE_TOKEN
     granted: int = wanted
     limit: Limit | None = None
     if 0 < long_prefill_token_threshold < granted:
