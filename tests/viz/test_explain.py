@@ -5,17 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.core.engine_core import EngineCore
 from engine.core.messages import ForwardFailure
 from engine.core.seams import KVConnector
 from engine.sampling_params import GrammarSpec
+from engine.trace import events as ev
 from engine.trace.file import read_trace
 from engine.trace.recorder import Recorder
 from sim.timeline import StepView, Timeline
 from tests.core.driver import core_of, header, record_crowd, request, run_step, window_of
-from viz.explain import RULES, Reason, explain
+from tests.viz.conftest import shipped
+from viz.explain import NO_DECISION, RULES, TELLERS, Reason, explain
 from viz.source import ROOT, Place
 
 
@@ -247,8 +250,75 @@ def test_every_decision_of_a_crowd_has_a_reason_in_order(path: Path) -> None:
         assert "None" not in reason.sentence
 
 
+def test_every_type_of_event_is_told_or_is_no_decision() -> None:
+    assert TELLERS.keys().isdisjoint(NO_DECISION)
+    assert TELLERS.keys() | NO_DECISION.keys() == set(ev.EVENT_TYPES.values())
+    decisions = {kind for kind in ev.EVENT_TYPES.values() if kind.kind is ev.DECISION}
+    assert decisions - TELLERS.keys() == {ev.StepStarted}
+
+
+def test_what_is_decided_between_two_steps_is_told_with_the_later_one(path: Path) -> None:
+    run = Run(path)
+    run.add("a", 4, max_tokens=1)
+    run_step(run.core)
+    run.core.reset_prefix_cache()
+    limits = run.core.scheduler.config
+    run.core.reconfigure(msgspec.structs.replace(limits, max_num_batched_tokens=3, max_num_seqs=1))
+    run.add("b", 5, first=40)
+    run_step(run.core)
+    run.core.reset_prefix_cache()
+    run.core.abort(["b"], "client")
+    run_step(run.core)
+    assert run.said(2) == [
+        "every cached prefix is forgotten",
+        "the limits of a step are now 3 tokens (max_num_batched_tokens) and 1 request (max_num_seqs)",
+        "r1 3 of 5 tokens: the budget is 3",
+    ]
+    assert run.said(3) == ["the cache is not reset: 1 block in use", "r1 aborted: client"]
+    assert [reason.phase for reason in explain(run.step(2))][:3] == ["before", "before", "planned"]
+
+
+def test_the_plan_as_a_whole(path: Path) -> None:
+    run = Run(path, max_num_batched_tokens=8)
+    run.add("a", 6)
+    run.add("b", 6, first=40)
+    run_step(run.core)
+    run_step(run.core)
+    assert "the plan is complete: 8 tokens for 2 requests; the budget is spent" in run.said(1, details=True)
+    assert "the plan is complete: 5 tokens for 2 requests; 3 of the budget are left" in run.said(2, details=True)
+
+
+def test_drafts_from_proposal_to_verdict() -> None:
+    view = shipped("spec-draft").step(4)
+    said = [f"{r.name} {r.sentence}" for r in explain(view)]
+    verdicts = [event for event in view.events if isinstance(event, ev.SpecVerdict)]
+    assert verdicts
+    for event in verdicts:
+        told = f"r{event.request} {event.num_accepted} of {len(event.draft_token_ids)} drafts accepted"
+        assert any(each.startswith(told) for each in said)
+    assert any("the draft model proposes “" in each for each in said)
+
+
+def test_drafts_that_are_cut_rejected_or_not_asked_for(path: Path) -> None:
+    speculative = {"method": "ngram", "num_speculative_tokens": 3, "disable_by_batch_size": 3}
+    limits: dict[str, Any] = {"max_num_batched_tokens": 8, "speculative_config": speculative}
+    timeline = Timeline(record_crowd(path, seed=5, num_requests=60, **limits))
+    told = [reason for number in timeline.steps for reason in explain(timeline.step(number))]
+    sentences = [reason.sentence for reason in told]
+    assert any("left out" in each for each in sentences)
+    assert any(each.endswith("run, more than disable_by_batch_size") for each in sentences)
+    assert any("is rejected for “" in each for each in sentences)
+    assert any("comes free behind them" in each for each in sentences)
+    rejected = [reason for reason in told if reason.event_type == "update.request" and "rejected" in reason.sentence]
+    assert rejected
+    assert all(reason.detail for reason in rejected if "cut" not in reason.sentence), "the verdict has told it"
+
+
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_points_at_the_code_that_decides_it(rule: str) -> None:
+def test_every_rule_is_a_sentence_and_points_at_the_code_that_decides(rule: str) -> None:
+    statement = RULES[rule].statement
+    assert statement.endswith(".")
+    assert len(statement) <= 120
     place = RULES[rule].place
     line = (ROOT / place.path).read_text().splitlines()[place.line - 1]
     assert f"def {place.symbol.split('.')[-1]}(" in line
@@ -257,3 +327,7 @@ def test_every_rule_points_at_the_code_that_decides_it(rule: str) -> None:
 def test_a_place_that_is_gone_is_named() -> None:
     with pytest.raises(LookupError, match=r"defines no Scheduler\.guess"):
         _ = Place("engine/core/scheduler/scheduler.py", "Scheduler.guess").line
+
+
+def test_no_two_rules_share_a_function() -> None:
+    assert len({rule.place for rule in RULES.values()}) == len(RULES)
