@@ -1,9 +1,9 @@
 """Measures how fast the simulator is: `python scripts/simulation_speed.py`.
 
 Llama-3.1-8B on an H100, requests of 512 tokens in and 256 out that come as a Poisson process at a share of the most
-that the configuration can serve, nothing recorded. Prints how many seconds of the simulated engine pass in a second, what a
-step and a row of it cost, what memory the process takes as requests finish, and in what stretches of steps nothing but
-decoding happens: they bound what skipping such stretches could gain.
+that the configuration can serve, nothing recorded. Prints how many seconds of the simulated engine pass in a second,
+what a step and a row of it cost, what memory the process takes as requests finish, and in what stretches of steps
+nothing but decoding happens: they bound what skipping such stretches could gain.
 """
 
 from __future__ import annotations

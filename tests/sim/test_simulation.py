@@ -174,3 +174,18 @@ def test_what_cannot_be_simulated_is_refused(tmp_path: Path, capsys: pytest.Capt
     ):
         assert main(["simulate", "--workload", "synthetic:num=2", *arguments]) in (1, 2)
         assert why in capsys.readouterr().err
+
+
+def test_prompts_known_by_the_ids_of_their_blocks_meet_in_the_prefix_cache(tmp_path: Path) -> None:
+    lines = [
+        '{"timestamp":0,"input_length":1100,"output_length":20,"hash_ids":[46,47,90]}',
+        '{"timestamp":900,"input_length":1024,"output_length":26,"hash_ids":[46,47]}',
+        '{"timestamp":900,"input_length":1030,"output_length":3,"hash_ids":[12,47,91]}',
+    ]
+    workload, trace = tmp_path / "mooncake.jsonl", tmp_path / "run.jsonl"
+    workload.write_text("\n".join(lines) + "\n")
+    simulated(str(workload), trace)
+    found = {e.request: e.num_hit_tokens for e in read_trace(trace).events if isinstance(e, ev.KVLookup)}
+    # Both blocks of 512 tokens are there, but a prompt's last token is always computed; 47 behind 12 is another block.
+    assert found == {0: 0, 1: 1008, 2: 0}
+    assert replay(read_trace(trace)).num_divergences == 0
