@@ -184,7 +184,9 @@ def test_prompts_known_by_the_ids_of_their_blocks_meet_in_the_prefix_cache(tmp_p
     ]
     workload, trace = tmp_path / "mooncake.jsonl", tmp_path / "run.jsonl"
     workload.write_text("\n".join(lines) + "\n")
-    simulated(str(workload), trace)
+    requests = open_workload(str(workload), random.Random(0), format="mooncake")
+    setting = scenario()
+    Simulation(setting, None, lambda clock: Recorder.to_file(trace, setting.header, clock=clock)).run(requests)
     found = {e.request: e.num_hit_tokens for e in read_trace(trace).events if isinstance(e, ev.KVLookup)}
     # Both blocks of 512 tokens are there, but a prompt's last token is always computed; 47 behind 12 is another block.
     assert found == {0: 0, 1: 1008, 2: 0}
