@@ -58,7 +58,7 @@ class StepView:
     @cached_property
     def left(self) -> State:
         """The state that the step before left: what `preceding` meets."""
-        return self.timeline.state_at(min(self._previous.end, self._span.start))
+        return self.timeline.state_at(self._previous.end) if self._previous.end < self._span.start else self.before
 
     @cached_property
     def before(self) -> State:
