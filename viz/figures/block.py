@@ -92,8 +92,10 @@ def node(
 
 
 def tokens_text(block_id: int, state: State) -> str:
-    """The text of the tokens whose KV a block holds; empty if it holds none."""
-    return "".join(state.piece_text(token_id) for token_id in state.block_token_ids(block_id))
+    """The text of the tokens whose KV a block holds; empty if it holds none. Without text, their numbers."""
+    return ("" if state.pieces else " ").join(
+        state.piece_text(token_id) for token_id in state.block_token_ids(block_id)
+    )
 
 
 def detail(state: State, selection: Selection) -> Html | None:

@@ -23,6 +23,8 @@ _MOST_IN_A_ROW = 3
 #: Forks in one line of descent; whatever parts further on is counted.
 _DEEPEST = 24
 _MOST_HOLDERS, _MOST_NAMED, _MOST_LOOKUPS = 3, 8, 6
+#: Serials below this have names so short that several find room on a card.
+_SHORT_NAMES = 100
 
 _WHAT = (
     "A full block is named by a hash of its tokens and of everything before them. A request that begins with the same"
@@ -168,8 +170,7 @@ class _Drawing:
         twigs += [_twig(_stop(lookup)) for lookup in self._stops.get(block_hash, [])]
         hidden = self._tree.left_out[block_hash]
         if hidden:
-            words = f"… {count(hidden, 'other way on', 'other ways on')}"
-            twigs.append(_twig(el("span", "fold", words, data_more=hidden)))
+            twigs.append(_twig(el("span", "fold", f"… {hidden:,} more", data_more=hidden)))
         return el("div", "behind found" if last_found >= 0 else "behind", *twigs) if twigs else None
 
     def _branch(self, block_hash: str, depth: int) -> Html:
@@ -257,9 +258,10 @@ class _Drawing:
         if not owners:
             before = min(self._places.get(block_id, 0) for block_id in content.block_ids)
             return el("em", "", "evicted next" if before == 0 else f"free, {before:,} before it", data_before=before)
-        names = [el("i", f"holder {request_class(owner)}", f"r{owner}") for owner in owners[:_MOST_HOLDERS]]
-        if len(owners) > _MOST_HOLDERS:
-            names.append(el("em", "", f"+{len(owners) - _MOST_HOLDERS}"))
+        shown = owners[: _MOST_HOLDERS if max(owners) < _SHORT_NAMES else 1]
+        names = [el("i", f"holder {request_class(owner)}", f"r{owner}") for owner in shown]
+        if len(owners) > len(shown):
+            names.append(el("em", "", f"+{len(owners) - len(shown):,}"))
         return el("span", "holders", *names)
 
     def _tip(self, content: Content) -> str:

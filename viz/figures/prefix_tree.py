@@ -23,7 +23,7 @@ from sim.timeline import StepView
 from viz.figures.parts import Selection
 
 #: Chains that are taken, and those of them whose end was evicted in the step.
-_MOST_CHAINS, _MOST_GONE = 24, 6
+_MOST_CHAINS, _MOST_GONE = 16, 5
 
 
 class Content(NamedTuple):
