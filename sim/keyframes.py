@@ -1,7 +1,8 @@
 """Keyframes: states of a trace that are kept, so that no other is folded from far away.
 
 Of a trace in memory they are left behind by whoever folds. Of a large trace some lie in its index, written down as the
-index was made: further apart, as each is as big as the pool.
+index was made: further apart, as each is as big as the pool. Where somebody has just looked a few lie close together,
+for the next look is at the same step or at its neighbour.
 
 A request that has ended changes no more and is part of every later state; so it is written once, in front of the
 first keyframe that knows of its end, and shared by all behind it.
@@ -21,8 +22,8 @@ from sim.state import State
 _KEYFRAME_EVENTS = 1024
 #: The same of those in an index, and at least twice as many as there are blocks.
 _STORED_EVENTS = 1 << 14
-#: Keyframes in memory.
-_MOST_KEPT = 64
+#: Keyframes in memory, and those of them where somebody has just looked.
+_MOST_KEPT, _MOST_RECENT = 64, 6
 
 
 class Keyframes:
@@ -38,10 +39,16 @@ class Keyframes:
         self._stored = stored
         self._first = State.initial(header)
         self._kept: dict[int, State] = {}
+        self._recent: dict[int, State] = {}
 
     def nearest(self, position: int) -> tuple[int, State]:
         """The last keyframe up to a position, and its position; not to be changed."""
         stored = 0 if self._stored is None else self._stored.before(position)
+        close = position // _KEYFRAME_EVENTS * _KEYFRAME_EVENTS
+        for earlier in (close, close - _KEYFRAME_EVENTS):
+            state = self._recent.get(earlier)
+            if state is not None:
+                return earlier, state
         for earlier in range(position // self.interval * self.interval, stored, -self.interval):
             state = self._kept.get(earlier)
             if state is not None:
@@ -49,19 +56,23 @@ class Keyframes:
         if not stored or self._stored is None:
             return 0, self._first
         state = self._kept.get(stored) or self._stored.state(stored)
-        self._keep(stored, state)
+        _keep(self._kept, stored, state, _MOST_KEPT)
         return stored, state
 
-    def offer(self, position: int, state: State) -> None:
-        """A state that somebody has folded: a copy is kept if a keyframe belongs there."""
-        if position % self.interval == 0 and position not in self._kept:
-            self._keep(position, state.copy())
+    def offer(self, position: int, state: State, target: int) -> None:
+        """A state that somebody has folded on the way to `target`: a copy is kept if a keyframe belongs there."""
+        if position % self.interval == 0:
+            if position not in self._kept:
+                _keep(self._kept, position, state.copy(), _MOST_KEPT)
+        elif position % _KEYFRAME_EVENTS == 0 and target - position < 2 * _KEYFRAME_EVENTS:
+            _keep(self._recent, position, state.copy(), _MOST_RECENT)
 
-    def _keep(self, position: int, state: State) -> None:
-        # Never changed once it is there, so that several readers may fold at the same time.
-        self._kept[position] = state
-        if len(self._kept) > _MOST_KEPT:
-            self._kept.pop(next(iter(self._kept)), None)
+
+def _keep(states: dict[int, State], position: int, state: State, most: int) -> None:
+    # Never changed once it is there, so that several readers may fold at the same time.
+    states[position] = state
+    if len(states) > most:
+        states.pop(next(iter(states)), None)
 
 
 class _Keyframe(msgspec.Struct):

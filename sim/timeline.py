@@ -156,7 +156,7 @@ class Timeline:
         state = nearest.copy()
         for place, event in enumerate(self.events[start:position], start + 1):
             state.apply(event)
-            self._keyframes.offer(place, state)
+            self._keyframes.offer(place, state, position)
         return state
 
     @property

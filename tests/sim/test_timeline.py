@@ -51,6 +51,45 @@ def test_jumping_to_a_step_gives_what_folding_to_it_gives(trace: Trace) -> None:
     assert repr(timeline.state_at(len(trace.events))) == repr(state)
 
 
+@pytest.fixture
+def in_a_large_pool(trace: Trace) -> Timeline:
+    """The same trace, as if its pool had been so large that keyframes lie far apart."""
+    kv_cache = msgspec.structs.replace(trace.header.kv_cache, num_gpu_blocks=20_000)
+    header = msgspec.structs.replace(trace.header, kv_cache=kv_cache)
+    return Timeline(Trace(header, list(trace.events)))
+
+
+def test_in_a_large_pool_looking_around_gives_what_folding_gives(in_a_large_pool: Timeline) -> None:
+    events, rng = in_a_large_pool.events, random.Random(1)
+    position = len(events)
+    for _ in range(12):
+        state = State.initial(in_a_large_pool.header).fold(events[:position])
+        assert repr(in_a_large_pool.state_at(position).requests) == repr(state.requests)
+        assert in_a_large_pool.state_at(position).pool == state.pool
+        position = max(0, min(len(events), position + rng.choice((-1500, -700, -40, 90, 900))))
+
+
+def test_in_a_large_pool_the_neighbours_of_a_step_are_near(
+    in_a_large_pool: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folded = 0
+    fold = State.apply
+
+    def counted(state: State, event: ev.Event) -> None:
+        nonlocal folded
+        folded += 1
+        fold(state, event)
+
+    monkeypatch.setattr(State, "apply", counted)
+    last = in_a_large_pool.step(in_a_large_pool.steps[-1])
+    assert last.after.seq > 2 * 1024
+    far, folded = folded, 0
+    for number in in_a_large_pool.steps[-4:]:
+        assert in_a_large_pool.step(number).planned.step == number
+        assert folded <= 2 * 1024 < far
+        folded = 0
+
+
 def test_the_plan_is_what_step_scheduled_says(trace: Trace) -> None:
     timeline = Timeline(trace)
     preempting = 0
