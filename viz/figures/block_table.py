@@ -11,9 +11,9 @@ from viz.figures.html import Html, el, join
 from viz.figures.parts import Selection, chip, count, label
 from viz.theme import request_class
 
-_SHORT, _LONG = 14, 200
+_SHORT, _LONG = 12, 180
 #: With the page to itself: tables, and entries of those that are not selected.
-_MOST_TABLES, _MOST_ENTRIES = 16, 224
+_MOST_TABLES, _MOST_ENTRIES = 14, 168
 
 
 def block_table(state: State, selection: Selection) -> Html | None:

@@ -29,7 +29,7 @@ def kv_memory(view: StepView, selection: Selection) -> Html:
         block_pool(state, selection, changes, alone=alone),
         detail(state, selection) if alone else None,
         *lists,
-        el("button", "way", "what is cached, and who finds it →", data_act="view:prefix") if alone else None,
+        el("button", "leads-to", "what is cached, and who finds it →", data_act="view:prefix") if alone else None,
         None if alone else detail(state, selection),
     )
 

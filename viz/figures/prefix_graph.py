@@ -75,7 +75,7 @@ def _hits_at(timeline: Timeline, step: int) -> Html:
     before = max((hit for hit in hits if hit < step), default=None)
     behind = min((hit for hit in hits if hit > step), default=None)
     ways = [
-        el("button", "way", words, data_act=f"step:{hit}", data_hit_at=hit)
+        el("button", "leads-to", words, data_act=f"step:{hit}", data_hit_at=hit)
         for hit, words in ((before, f"← a hit in step {before}"), (behind, f"a hit in step {behind} →"))
         if hit is not None
     ]
