@@ -24,6 +24,8 @@ _KEYFRAME_EVENTS = 1024
 _STORED_EVENTS = 1 << 14
 #: Keyframes in memory, and those of them where somebody has just looked.
 _MOST_KEPT, _MOST_RECENT = 64, 6
+#: With an index, how many intervals before a place that somebody asks for are kept.
+_NEAR = 4
 
 
 class Keyframes:
@@ -62,7 +64,9 @@ class Keyframes:
     def offer(self, position: int, state: State, target: int) -> None:
         """A state that somebody has folded on the way to `target`: a copy is kept if a keyframe belongs there."""
         if position % self.interval == 0:
-            if position not in self._kept:
+            # What can be folded from a stored one at any time is worth a copy only near to where somebody looks.
+            near = self._stored is None or target - position <= _NEAR * self.interval
+            if near and position not in self._kept:
                 _keep(self._kept, position, state.copy(), _MOST_KEPT)
         elif position % _KEYFRAME_EVENTS == 0 and target - position < 2 * _KEYFRAME_EVENTS:
             _keep(self._recent, position, state.copy(), _MOST_RECENT)

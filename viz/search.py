@@ -155,5 +155,5 @@ def _beyond(steps: list[int], step: int, *, forward: bool) -> list[int]:
 def _affordable(timeline: Timeline, steps: list[int]) -> int:
     """How many of the steps, from the first on, one look may decode."""
     spans = map(timeline.span, steps)
-    costs = accumulate(span.planned - span.start for span in spans)
+    costs = accumulate(span.end - span.start for span in spans)
     return max(1, sum(1 for _ in takewhile(lambda cost: cost <= MOST_EVENTS, costs)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import zip_longest
 
 
 def counted_up_to(num_positions: int, counts: tuple[int, ...]) -> tuple[int, ...]:
@@ -13,4 +12,9 @@ def counted_up_to(num_positions: int, counts: tuple[int, ...]) -> tuple[int, ...
 
 def summed(counts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     """The sums of counts, position by position."""
-    return tuple(map(sum, zip_longest(*counts, fillvalue=0)))
+    sums: list[int] = []
+    for each in counts:
+        sums += [0] * (len(each) - len(sums))
+        for place, number in enumerate(each):
+            sums[place] += number
+    return tuple(sums)
