@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import msgspec
-import pytest
 
-from engine.config import EngineConfig
 from engine.trace import events as ev
 from engine.trace.file import Trace
-from engine.trace.recorder import Recorder
-from engine.workload import open_workload
-from sim.cost_model.device_file import find_device
-from sim.cost_model.model_files import find_architecture
 from sim.pool import NULL_BLOCK
-from sim.scenario import resolve_scenario
-from sim.simulation import Simulation
 from sim.timeline import StepView, Timeline
 from tests.core.driver import FULL, record_crowd, window_of
 from tests.viz.conftest import shipped
@@ -124,17 +115,6 @@ def test_selected_block_is_explained() -> None:
     assert f"reference count {shared.ref_count}" in drawn.text
     assert shared.hash is not None
     assert shared.hash[:16] in drawn.text
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
-    """A simulated run in a pool of 200,000 blocks, whose requests begin alike."""
-    path = tmp_path_factory.mktemp("trace") / "large.jsonl"
-    config = EngineConfig.from_args("llama-3.1-8b", num_gpu_blocks_override=200_000, max_model_len=4096)
-    scenario = resolve_scenario(config, find_device("h200"), find_architecture("llama-3.1-8b"))
-    requests = open_workload("synthetic:rate=50,num=60,input=1500,output=8,prefix=400", random.Random(0))
-    Simulation(scenario, trace=lambda clock: Recorder.to_file(path, scenario.header, clock=clock)).run(requests)
-    return Timeline.open(path)
 
 
 def _with_blocks(timeline: Timeline, num_blocks: int) -> Timeline:

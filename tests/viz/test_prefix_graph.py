@@ -269,6 +269,18 @@ def test_many_chains_are_cut_to_the_ones_worth_seeing(tmp_path: Path) -> None:
     assert {old, block_id} <= {int(card["data-block"]) for card in drawn.all(data_prefix=None)}
 
 
+def test_a_large_cache_is_drawn_with_few_elements(large: Timeline) -> None:
+    for number in (2, len(large.steps) // 2, len(large.steps)):
+        view = large.step(number)
+        cached, tree = view.planned.pool.cached_block_hash_to_block, prefix_tree(view, PREFIX)
+        assert len(cached) > 100
+        for selection in (PREFIX, Selection(view="prefix", request=0, block=5)):
+            drawn = draw(large, view, selection)
+            assert len(drawn.elements) < 700
+            assert num_contents(drawn) + sum(drawn.numbers("data_left_out")) == len(cached)
+        assert set(tree.hits) <= set(tree.contents)
+
+
 def _alone(tmp_path: Path, prompt: list[int], **engine_args: int) -> Trace:
     path = tmp_path / "alone.jsonl"
     head = header(num_blocks=64, max_num_batched_tokens=64, **engine_args)  # type: ignore[arg-type]

@@ -120,7 +120,9 @@ def _move(move: Move, kind: str, state: State, selection: Selection) -> Html:
 
 def _note(move: Move, kind: str) -> Child:
     if kind == "taken" and move.evicted:
-        return "evicts what they had cached" if len(move.evicted) > 1 else "evicts what one of them had cached"
+        if len(move.block_ids) == 1:
+            return "what it had cached is evicted"
+        return f"what {len(move.evicted):,} of them had cached is evicted"
     if kind in ("taken", "revived"):
         return None
     if move.passed:
