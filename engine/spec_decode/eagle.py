@@ -72,15 +72,20 @@ class EagleProposer:
         following = step.batch.token_ids[token_rows, positions + 1].astype(np.int64)
         placed = self._place(inputs._replace(input_ids=torch.from_numpy(following)), len(following))
         if states is None:
-            states = step.hidden[to_device(_places_of_tokens(step, drafting), step.hidden.device)]
+            states = _of_rows(step.hidden, _places_of_tokens(step, drafting))
         embeddings = self._target.embed(placed.input_ids)
         metadata = plan_attention(self._backend, inputs, placed)
         hidden = self.head(embeddings, states, placed.positions, metadata)
-        return hidden[to_device(inputs.logits_indices, hidden.device)]
+        return _of_rows(hidden, inputs.logits_indices)
 
     def compute_logits(self, states: Tensor) -> Tensor:
         """See `Passes`."""
         return self.head.compute_logits(states)
+
+
+def _of_rows(states: Tensor, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
+    """Some rows, in ascending order; all of them as they stand."""
+    return states if len(rows) == len(states) else states[to_device(rows, states.device)]
 
 
 def _places_of_tokens(step: SampledStep, drafting: Drafting) -> np.ndarray[Any, np.dtype[np.int64]]:

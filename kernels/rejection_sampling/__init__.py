@@ -29,6 +29,7 @@ from torch import Tensor
 
 from kernels.jit import runs_on_triton
 from kernels.rejection_sampling.drafts import Drafts, Verdicts
+from kernels.rejection_sampling.greedy import rejection_sample_greedy
 from kernels.rejection_sampling.reference import (
     recovered_distribution,
     rejection_sample_reference,
@@ -53,6 +54,8 @@ def rejection_sample(target_logits: Tensor, drafts: Drafts) -> Verdicts:
     _check_shapes(target_logits, drafts)
     if runs_on_triton(target_logits):
         return rejection_sample_triton(target_logits, drafts)
+    if not target_logits.is_cuda and bool(drafts.greedy.all()):
+        return rejection_sample_greedy(target_logits, drafts)
     return rejection_sample_reference(target_logits, drafts)
 
 

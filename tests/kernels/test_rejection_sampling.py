@@ -16,6 +16,7 @@ from kernels.rejection_sampling import (
     rejection_sample,
     target_distribution,
 )
+from kernels.rejection_sampling.reference import rejection_sample_reference
 from kernels.rejection_sampling.triton_kernels import rejection_sample_triton
 
 COUNTS = [2, 0, 3, 1, 0, 3, 3, 1]
@@ -134,6 +135,21 @@ def test_greedy_rows_put_out_the_largest_logits() -> None:
     for request, output in enumerate(outputs_of(verdicts)):
         first = int(drafts.start_loc[request]) + request
         assert output == largest[first : first + len(output)]
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_greedy_requests_alone_are_verified_as_in_the_reference(hidden: bool) -> None:
+    logits, drafts = random_case(50, certain=False)
+    drafts = drafts._replace(greedy=torch.ones(len(COUNTS), dtype=torch.bool))
+    likely = torch.randperm(drafts.token_ids.numel())[::2]
+    rows = likely + torch.arange(len(COUNTS)).repeat_interleave(drafts.start_loc.diff())[likely]
+    drafts.token_ids[likely] = logits[rows].argmax(dim=1)
+    if hidden:
+        logits[::3] = -torch.inf
+    fast, slow = rejection_sample(logits, drafts), rejection_sample_reference(logits, drafts)
+    assert 0 < int(fast.num_accepted.sum()) < drafts.token_ids.numel()
+    for name, value in fast._asdict().items():
+        assert torch.equal(value, getattr(slow, name)), name
 
 
 def single_drafts(draws: int, p: Tensor, q: Tensor | None) -> tuple[Tensor, Drafts]:
