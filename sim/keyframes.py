@@ -21,7 +21,7 @@ from sim.state import State
 #: Events between keyframes are at least this many, and at least half as many as there are blocks.
 _KEYFRAME_EVENTS = 1024
 #: The same of those in an index, and at least twice as many as there are blocks.
-_STORED_EVENTS = 1 << 14
+_STORED_EVENTS = 1 << 13
 #: Keyframes in memory, and those of them where somebody has just looked.
 _MOST_KEPT, _MOST_RECENT = 64, 6
 #: With an index, how many intervals before a place that somebody asks for are kept.
