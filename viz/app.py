@@ -11,4 +11,6 @@ st.set_page_config(page_title="Orrery", page_icon="🪐", layout="wide", initial
 frame.hide_chrome()
 # Pages are told apart by `?page=…`: Streamlit's own page paths ask for resources that are not there when one is
 # opened by a link.
-{"step": step.page, "gallery": gallery.page, "live": live.page, "what-if": what_if.page, "quiz": quiz.page}[address.page()]()
+{"step": step.page, "gallery": gallery.page, "live": live.page, "what-if": what_if.page, "quiz": quiz.page}[
+    address.page()
+]()

@@ -74,11 +74,12 @@ class _Counts:
 
 
 def _blocks(view: StepView) -> str:
-    kinds = ((ev.KVAllocated, "out"), (ev.KVTouched, "shared"), (ev.KVFreed, "back"))
+    kinds = ((ev.KVAllocated, "handed out"), (ev.KVTouched, "shared"), (ev.KVFreed, "given back"))
     counted = [
         (sum(len(event.block_ids) for event in view.events if isinstance(event, kind)), word) for kind, word in kinds
     ]
-    return ", ".join(f"{number} {word}" for number, word in counted if number)
+    told = [f"{number} {word}" for number, word in counted if number]
+    return f"blocks: {', '.join(told)}" if told else ""
 
 
 def _box(part: _Part) -> Html:

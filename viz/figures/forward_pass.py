@@ -251,7 +251,7 @@ def _distributions(logits: ev.ForwardLogits, state: State, selection: Selection)
     """Per sampled row the likeliest next tokens, with the one that was taken."""
     rows = zip(logits.requests, logits.top_token_ids, logits.top_probs, logits.sampled_token_ids, strict=True)
     drawn = [_distribution(*row, state, selection) for row in list(rows)[:24]]
-    title = label(join(["next token ", el("em", "", "the likeliest ones, and the one that was taken")]))
+    title = label(join(["next token: ", el("em", "", "the likeliest ones, and the one that was taken")]))
     return el("div", "next-tokens", title, el("div", "distributions", *drawn), data_sampled=len(set(logits.requests)))
 
 

@@ -92,10 +92,12 @@ def _masks(timeline: Timeline, view: StepView, serial: int) -> Iterator[Html]:
         return
     row = filled.requests.index(serial)
     for place, (digest, allowed) in enumerate(zip(filled.digests[row], filled.num_allowed[row], strict=True)):
-        of = "" if len(filled.digests[row]) == 1 else f" behind {count(place, 'draft')}"
-        words = mask_words(timeline, digest)
-        yield label(f"bitmask{of}: {count(allowed, 'token')} of {view.header.model.vocab_size:,} allowed")
-        if words is None:
+        of = f" behind {count(place, 'draft')}" if place else ""
+        words, vocab_size = mask_words(timeline, digest), view.header.model.vocab_size
+        yield label(f"bitmask{of}: {count(allowed, 'token')} of {vocab_size:,} allowed")
+        if place and allowed == vocab_size:
+            yield empty("Nothing is masked here: the grammar cannot read a draft before it, which is rejected.")
+        elif words is None:
             yield empty("The trace does not hold the words of this mask.")
         else:
             yield _mask(words, allowed, view.after)

@@ -97,10 +97,8 @@ def _choice(choice: Choice, place: int, chosen: int | None) -> Html:
     state = "right" if choice.right else "wrong" if place == chosen else "other"
     sign = {"right": "✓", "wrong": "✗"}.get(state, "")
     said = el("span", "quiz-yours", "your answer") if place == chosen else None
-    return el(
-        "div", f"quiz-choice {state}", el("kbd", "", sign or place + 1), words, said, el("p", "", _with_chips(choice.why)),
-        data_choice=place, data_state=state,
-    )  # fmt: skip
+    why, mark = el("p", "", _with_chips(choice.why)), el("kbd", "", sign or place + 1)
+    return el("div", f"quiz-choice {state}", mark, words, said, why, data_choice=place, data_state=state)
 
 
 def _hint(question: Question) -> Html:

@@ -20,7 +20,7 @@ from sim.cost_model.recorded_steps import composition_of
 from sim.cost_model.roofline import RooflineModel
 from sim.timeline import StepView, Timeline
 from viz.figures.chart import at, chart, line
-from viz.figures.html import Html, el
+from viz.figures.html import Html, el, join
 from viz.figures.parts import Selection, empty, panel
 
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -62,8 +62,14 @@ def roofline(timeline: Timeline, view: StepView, selection: Selection) -> Html:
         _plane(points, device, current),
         el("p", "more", _ceilings(device, saturation), data_saturation=f"{saturation:.1f}"),
         _words(current, saturation) if current else empty("This step ran nothing, so it has no point."),
-        aside=el("span", "", f"ceilings of: {device.name}", data_tip=device.source),
+        aside=join([*_KEY, el("span", "", f"ceilings of: {device.name}", data_tip=device.source)]),
     )
+
+
+#: What the colours of the points say.
+_KEY = (
+    el("i", "key-dot"), "decodes only", el("i", "key-dot prefill"), "with pieces of prompts ·",
+)  # fmt: skip
 
 
 def _device_name(timeline: Timeline) -> str:

@@ -61,7 +61,8 @@ def _line(
     ends = (f"step {series[0].step}", f"step {series[-1].step}")
     ticks = [(0.0, "0"), (100.0, f"{top:,.0f}")]
     drawn = chart("", unit, ticks, ends, now, line(points, "rate"))
-    words = f"{title}: {values[at]:,.0f} {unit} now, {highest:,.0f} at most"
+    sign = " %" if unit == "%" else ""
+    words = f"{title}: {values[at]:,.0f}{sign} now, {highest:,.0f}{sign} at most"
     return el(
         "div", "", label(words), drawn, data_statistic=title, data_now=f"{values[at]:g}", data_most=f"{highest:g}"
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.errors import TraceError
+from engine.trace import events as ev
 from sim.timeline import StepView, Timeline
 from viz import address, gallery
 from viz.components.board import board
@@ -96,7 +97,9 @@ def draw(
 def _next_question(timeline: Timeline, step: int) -> str:
     """What the next step is going to decide, as a question; nothing if there is none."""
     asked = questions_of_step(timeline.step(step + 1)) if step < timeline.steps[-1] else []
-    return teaser(asked[0]) if asked else ""
+    # Those that need more than what is on the page have no place beneath it.
+    fitting = [each for each in asked if each.question.given is None and "automaton" not in each.question.sights]
+    return teaser(fitting[0]) if fitting else ""
 
 
 def _moving(timeline: Timeline, step: int, selection: Selection) -> dict[str, str]:
@@ -128,6 +131,9 @@ def _with_request(selection: Selection, view: StepView) -> Selection:
     """With nobody selected, the first request that is in the middle of something."""
     if selection.request in view.planned.requests:
         return selection
+    masked = [serial for e in view.events if isinstance(e, ev.GrammarBitmaskFilled) for serial in e.requests]
+    if selection.view == "guided" and masked:
+        return replace(selection, request=masked[0])
     rows = view.planned.plan.rows if view.planned.plan else {}
     prefills = [serial for serial, row in rows.items() if row.phase == "prefill"]
     chosen = next(iter([*prefills[-1:], *rows]), None)
