@@ -13,8 +13,8 @@ from engine.trace import events as ev
 from sim.plan import PlanState
 from sim.timeline import StepView
 from viz.cut import NOBODY_WAITS_YET, UNDECIDED, UNPLANNED, is_planned, plan_of, undecided
-from viz.explain import WAITS_FOR, Reason
-from viz.terminal.words import chip, filled_style, line_style, one_line, panel
+from viz.explain import why_waits
+from viz.terminal.words import chip, filled_style, line_style, panel
 
 _LABEL = 7
 _BAR = 24
@@ -23,9 +23,9 @@ _MOST_WAITING = 8
 _ADMITTED = {"running": "", "new": "new", "resumed": "resumed"}
 
 
-def scheduler(view: StepView, reasons: list[Reason]) -> RenderableType:
+def scheduler(view: StepView) -> RenderableType:
     """Draw the queues and the budget of a step."""
-    drawn = [_running(view), *_undecided(view), _waiting(view, reasons)]
+    drawn = [_running(view), *_undecided(view), _waiting(view)]
     if plan := plan_of(view):
         budget = _grid(["dim", "", ""])
         budget.add_row("budget", _Budget(plan), f"{plan.num_scheduled_tokens:,} / {plan.token_budget:,} tokens")
@@ -70,17 +70,16 @@ def _bar(row: ev.ScheduleRequest, most: int) -> Text:
     return Text.assemble(("█" * got, line_style(row.request)), ("░" * (wanted - got), line_style(row.request)))
 
 
-def _waiting(view: StepView, reasons: list[Reason]) -> RenderableType:
+def _waiting(view: StepView) -> RenderableType:
+    """Who waits, why, and since when."""
     planned = view.planned
-    skipped = {r.request: one_line(r.sentence) for r in reasons if r.event_type == "schedule.skipped"}
-    why = skipped | {r.request: one_line(r.sentence) for r in reasons if r.event_type == "schedule.preempted"}
     if not planned.waiting:
         return Text("waiting  nobody" if is_planned(view) else f"waiting  {NOBODY_WAITS_YET}", "dim")
-    unsaid = Text("behind it" if is_planned(view) else UNDECIDED, "dim")
     table = _grid(["dim", "", ""])
     for place, serial in enumerate(planned.waiting[:_MOST_WAITING]):
-        sentence = why.get(serial) or WAITS_FOR.get(planned.requests[serial].status) or unsaid
-        table.add_row("waiting" if place == 0 else "", chip(serial), sentence)
+        wait = why_waits(view, serial)
+        words = Text.assemble(wait.sentence, (f"\n{wait.since}", "dim")) if wait else Text(UNDECIDED, "dim")
+        table.add_row("waiting" if place == 0 else "", chip(serial), words)
     if len(planned.waiting) > _MOST_WAITING:
         table.add_row("", "", Text(f"… and {len(planned.waiting) - _MOST_WAITING:,} more", "dim"))
     return table

@@ -24,7 +24,7 @@ def step_view(name: str, view: StepView, last_step: int) -> RenderableType:
     return Group(
         masthead(name, view.header),
         _headline(view, last_step),
-        scheduler(view, reasons),
+        scheduler(view),
         kv_memory(view),
         forward_pass(view),
         why(reasons, planned=is_planned(view)),
