@@ -38,6 +38,7 @@ from engine.models.draft_head import (
 )
 from engine.models.loading import load_tensors
 from engine.models.packed_decoder import PackedDecoder
+from kernels.cpu.packing import GROUP_SIZE, Quantization
 
 EAGLE_HEAD = "EagleHead"
 
@@ -125,9 +126,15 @@ def load_eagle_head(
     load_tensors(eagle_tensors(decoder, fc, target_ids), folder, EAGLE_HEAD)
     require_target_ids(target_ids, target.vocab_size, folder)
     fc_bytes = fc.numel() * fc.element_size()
-    # In 8 bits a draft costs half the bytes. What it says is verified, so that nothing else depends on them.
-    runs = PackedDecoder(decoder, "int8") if packed else decoder
+    runs = PackedDecoder(decoder, _fewer_bits(architecture)) if packed else decoder
     return EagleHead(runs, product(fc, None, packed=packed), fc_bytes, target_ids)
+
+
+def _fewer_bits(architecture: Architecture) -> Quantization | None:
+    """8 bits, where a layer's shape admits them: a draft costs half the bytes then, and as it is verified, nothing else
+    depends on them."""
+    features = architecture.hidden_size, architecture.num_heads * architecture.head_size, architecture.intermediate_size
+    return "int8" if all(number % GROUP_SIZE["int8"] == 0 for number in features) else None
 
 
 def eagle_architecture(config: ConfigFile) -> Architecture:
