@@ -13,9 +13,11 @@ from sim.timeline import StepView, Timeline
 from tests.core.driver import FULL, record_crowd, window_of
 from tests.viz.conftest import shipped
 from tests.viz.drawn import Drawn, Element
+from viz.cut import UNPLANNED
 from viz.figures.block_changes import block_changes
 from viz.figures.kv_memory import kv_memory
 from viz.figures.parts import Selection
+from viz.figures.prefix_graph import prefix_graph
 from viz.theme import request_class
 
 ALONE = Selection(view="kv")
@@ -235,6 +237,16 @@ def test_what_a_step_moves_in_the_queue_is_drawn(views: list[StepView]) -> None:
         assert planned.num_free - before.num_free == grown
         quiet = not (taken or sum(free) or _moved(drawn, "revived"))
         assert ("Nothing is taken and nothing joins" in drawn.text) == quiet
+
+
+def test_of_a_plan_that_is_cut_short_nothing_is_claimed() -> None:
+    events = shipped("prefix-hit").events
+    started = next(i for i, event in enumerate(events) if isinstance(event, ev.StepStarted))
+    timeline = Timeline(Trace(shipped("prefix-hit").header, list(events[: started + 1])))
+    view = timeline.step(1)
+    for draw in (kv_memory(view, ALONE), prefix_graph(timeline, view, Selection(view="prefix"))):
+        assert UNPLANNED in draw
+        assert "in this step:" not in Drawn(draw).text
 
 
 def test_ends_of_the_queue_are_its_sentinels(views: list[StepView]) -> None:

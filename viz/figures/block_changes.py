@@ -8,6 +8,7 @@ from typing import NamedTuple
 from engine.trace import events as ev
 from sim.pool import NULL_BLOCK
 from sim.timeline import StepView
+from viz.cut import is_planned
 
 
 class Move(NamedTuple):
@@ -35,6 +36,8 @@ class BlockChanges(NamedTuple):
     """At the tail of the queue, while the plan was made."""
     joining: list[Move]
     """At the tail of the queue, when the step ends."""
+    planned: bool = False
+    """Whether the trace holds the whole plan of the step."""
 
     def words(self) -> dict[int, str]:
         """What the plan did to a block, by block."""
@@ -62,6 +65,7 @@ def block_changes(view: StepView) -> BlockChanges:
         shared=list(shared),
         joined=list(_joined(plan)),
         joining=list(_joined(update)),
+        planned=is_planned(view),
     )
 
 

@@ -14,6 +14,7 @@ from itertools import islice
 
 from sim.pool import PoolState
 from sim.state import State
+from viz.cut import UNPLANNED
 from viz.figures.block import node
 from viz.figures.block_changes import BlockChanges, Move
 from viz.figures.html import Child, Html, el, join
@@ -134,6 +135,5 @@ def _note(move: Move, kind: str) -> Child:
 def _still(changes: BlockChanges) -> Html | None:
     if changes.taken or changes.revived or changes.joined or changes.joining:
         return None
-    return el(
-        "p", "moves said", "Nothing is taken and nothing joins in this step: every request has room in its blocks."
-    )
+    quiet = "Nothing is taken and nothing joins in this step: every request has room in its blocks."
+    return el("p", "still", quiet if changes.planned else UNPLANNED)

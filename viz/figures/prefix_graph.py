@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from sim.state import State
 from sim.timeline import StepView, Timeline
+from viz.cut import UNPLANNED, is_planned
 from viz.figures.block import CSS, colour_class, detail, tip, tokens_text
 from viz.figures.html import Child, Html, el, join
 from viz.figures.parts import Selection, count, empty, label, panel
@@ -54,6 +55,9 @@ def prefix_graph(timeline: Timeline, view: StepView, selection: Selection) -> Ht
 
 def _asked(timeline: Timeline, view: StepView, selection: Selection) -> Iterator[Html]:
     asked = lookups(view)
+    if not asked and not is_planned(view):
+        yield empty(UNPLANNED)
+        return
     if not asked:
         words = "Nobody looks a prefix up in this step: a request does so on its admission. "
         yield el("p", "nobody", words, _hits_at(timeline, view.step))
