@@ -39,6 +39,7 @@ SHOTS = (
     Shot("kv-memory", "?trace=eviction&step=17&view=kv", scheme="dark"),
     Shot("forward-pass", "?trace=mixed-batch&step=4&view=forward"),
     Shot("gallery", "?page=gallery"),
+    Shot("quiz", "?page=quiz&trace=crowded&question=7&answers=------2"),
     Shot("phone", "?trace=prefix-hit&step=10", 390, 844, pixels=2),
 )
 

@@ -143,7 +143,7 @@ RECIPES = {
         policy="priority",
         speculative_config={"method": "draft_model", "model": "orrery-tiny-draft", "num_speculative_tokens": 2},
         trace_level="full",
-        seconds_per_step=0.12,  # so that the grammars, compiled meanwhile, are ready after a few steps
+        seconds_per_step=0.2,  # so that the grammars, compiled meanwhile, are ready after a few steps
     ),
 }
 
