@@ -14,8 +14,8 @@ from engine.models import store
 def list_models() -> None:
     """List the models that have a short name; hub names and folders can be given as well."""
     table = Table.grid(padding=(0, 3, 1, 0))
-    for model in store.list_models():
-        here = "[green]here[/]" if model.available else "[yellow]to fetch[/]"
+    for model in (*store.list_models(), *store.list_draft_heads()):
+        here = "[green]here[/]" if model.available else f"[yellow]to {model.how}[/]"
         facts = f"{model.parameters / 1e6:.1f} M parameters, {model.size / 1e6:.0f} MB, {model.license}"
         table.add_row(f"[bold]{model.name}[/]", here, f"{facts}\n[dim]{model.description}[/]")
     Console(highlight=False).print(table)

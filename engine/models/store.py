@@ -32,6 +32,7 @@ SMOLLM2_REPO = "HuggingFaceTB/SmolLM2-135M-Instruct"
 #: Draft heads are named after their target; those of orrery-tiny are shipped, those of SmolLM2 made on the spot.
 SHIPPED_HEADS = ("orrery-tiny-eagle", "orrery-tiny-medusa")
 MADE_HEADS = (f"{SMOLLM2}-eagle", f"{SMOLLM2}-medusa")
+_HEAD_SIZES = {f"{SMOLLM2}-eagle": (6_567_616, 13_161_056), f"{SMOLLM2}-medusa": (3_692_800, 7_410_536)}
 
 _HUB_FILES = ["*.json", "*.safetensors", "tokenizer.*", "*.jinja"]
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -48,6 +49,8 @@ class ModelInfo:
     size: int
     license: str
     path: Path | None
+    how: str = "fetch"
+    """What brings it here: fetch, or train."""
 
     @property
     def available(self) -> bool:
@@ -120,6 +123,18 @@ def list_models() -> list[ModelInfo]:
         parameters, size = _measure(path) if path else (known.parameters, known.size)
         models.append(ModelInfo(name, known.description, parameters, size, known.license, path))
     return models
+
+
+def list_draft_heads() -> list[ModelInfo]:
+    """The heads that draft for one of these models, here or not."""
+    heads = []
+    for name in (*SHIPPED_HEADS, *MADE_HEADS):
+        target, kind = name.rsplit("-", 1)
+        path = _whole(draft_head_folder(name))
+        parameters, size = _measure(path) if path else _HEAD_SIZES[name]
+        words = f"{kind} head, drafts for {target}"
+        heads.append(ModelInfo(name, words, parameters, size, "Apache-2.0", path, how="train"))
+    return heads
 
 
 def fetch_model(name: str, progress: Progress | None = None) -> Path:

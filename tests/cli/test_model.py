@@ -15,6 +15,18 @@ def test_list_says_which_models_are_here(capsys: pytest.CaptureFixture[str], tin
     assert "orrery-tiny " in shown
     assert "smollm2-135m " in shown
     assert "here" in shown
+    for head in ("orrery-tiny-eagle", "orrery-tiny-medusa", "smollm2-135m-eagle", "smollm2-135m-medusa"):
+        assert f"{head} " in shown
+
+
+def test_a_head_that_is_not_here_is_to_be_trained(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ORRERY_CACHE", str(tmp_path))
+    assert main(["model", "list"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "smollm2-135m-medusa" in line]
+    assert "to train" in line
+    assert "3.7 M parameters" in line
 
 
 def test_fetching_what_is_here_leaves_it(capsys: pytest.CaptureFixture[str], tiny_model_path: Path) -> None:
