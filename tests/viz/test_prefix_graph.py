@@ -279,6 +279,9 @@ def test_a_large_cache_is_drawn_with_few_elements(large: Timeline) -> None:
             assert len(drawn.elements) < 700
             assert num_contents(drawn) + sum(drawn.numbers("data_left_out")) == len(cached)
         assert set(tree.hits) <= set(tree.contents)
+        asked = {event.request for event in view.events if isinstance(event, ev.KVLookup)}
+        for event in (e for e in view.events if isinstance(e, ev.KVCached) and e.request in asked):
+            assert event.hashes[-1] in tree.contents
 
 
 def _alone(tmp_path: Path, prompt: list[int], **engine_args: int) -> Trace:

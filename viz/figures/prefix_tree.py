@@ -142,9 +142,8 @@ class _Growth:
         if selection.block is not None and selection.block < self._pool.num_blocks:
             yield from filter(None, [hashes[selection.block]])
         yield from reversed(tree.hits)
-        for event in self._view.events:
-            if isinstance(event, ev.KVCached):
-                yield from (block_hash for block_hash in reversed(event.hashes) if block_hash in tree.new)
+        for event in self._filled():
+            yield from (block_hash for block_hash in reversed(event.hashes) if block_hash in tree.new)
         num_gone = 0
         for block_hash in self._gone:
             if block_hash not in tree.contents and num_gone < _MOST_GONE:
@@ -155,6 +154,13 @@ class _Growth:
             for table in request.block_ids:
                 yield from filter(None, (hashes[block_id] for block_id in reversed(table)))
         yield from reversed(self._pool.cached_block_hash_to_block)
+
+    def _filled(self) -> list[ev.KVCached]:
+        """Where blocks got full: first those of requests that looked their prefix up, as they go on from there."""
+        events = self._view.events
+        asked = {event.request for event in events if isinstance(event, ev.KVLookup)}
+        filled = [event for event in events if isinstance(event, ev.KVCached)]
+        return sorted(filled, key=lambda event: event.request not in asked)
 
     def _take(self, block_hash: str) -> None:
         """Take a content and everything before it."""
