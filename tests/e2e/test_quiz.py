@@ -30,8 +30,9 @@ def visit(browser: Browser, app_url: str) -> Iterator[Visit]:
 
 
 def test_a_quiz_is_answered_with_the_keyboard(visit: Visit) -> None:
-    page = visit.open("?page=quiz&trace=crowded")
-    for number, question in enumerate(_COURSE, 1):
+    begun = len(_COURSE) - 3  # the last three, as a link that somebody has sent
+    page = visit.open(f"?page=quiz&trace=crowded&question={begun + 1}&answers={_RIGHT[:begun]}")
+    for number, question in enumerate(_COURSE[begun:], begun + 1):
         page.wait_for_selector(f'[data-question="{question.step}"]:not([data-revealed])')
         page.keyboard.press(str(question.right + 1))
         page.wait_for_selector('[data-verdict="right"]')
@@ -69,10 +70,10 @@ def test_the_question_beneath_a_step_is_revealed_in_the_quiz(visit: Visit) -> No
     assert "trace=crowded" in page.url
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_question_fits_a_phone(browser: Browser, app_url: str, scheme: str) -> None:
+@pytest.mark.parametrize(("scheme", "turn"), [("light", 0), ("dark", 1)])
+def test_every_question_fits_a_phone(browser: Browser, app_url: str, scheme: str, turn: int) -> None:
     visit = Visit(browser, app_url, viewport={"width": 390, "height": 844}, color_scheme=scheme)
-    for number, question in enumerate(_COURSE, 1):
+    for number, question in list(enumerate(_COURSE, 1))[turn::2]:
         page = visit.open(f"?page=quiz&trace=crowded&question={number}&answers={_RIGHT}")
         page.wait_for_selector(f'[data-question="{question.step}"][data-revealed]')
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, number
