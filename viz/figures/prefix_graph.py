@@ -7,13 +7,12 @@ no room for that.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from sim.state import State
 from sim.timeline import StepView, Timeline
 from viz.cut import UNPLANNED, is_planned
 from viz.figures.block import CSS, colour_class, detail, tip, tokens_text
-from viz.figures.html import Child, Html, el, join
+from viz.figures.html import Html, el, join
 from viz.figures.parts import Selection, count, empty, label, panel
 from viz.figures.prefix_lookup import Lookup, brief, lookup_line, lookups
 from viz.figures.prefix_tree import Content, PrefixTree, prefix_tree
@@ -97,9 +96,8 @@ def _cached(view: StepView, selection: Selection) -> Iterator[Html]:
     if not tree.contents:
         yield empty("Empty: no block is full yet. A block gets its hash when tokens fill it to the end.")
         return
-    drawing = _Drawing(view, selection, tree)
     yield _legend(tree)
-    yield el("div", "scroll", drawing.forest(), data_cached=cached, data_drawn=drawing.num_drawn)
+    yield el("div", "scroll", _Drawing(view, selection, tree).forest(), data_cached=cached)
     if tree.num_left_out:
         more = f"… {count(tree.num_left_out, 'more content')} not drawn: select a request or a block to see its chain"
         yield el("p", "more", more, data_left_out=tree.num_left_out)
@@ -124,13 +122,6 @@ def _legend(tree: PrefixTree) -> Html:
     )
 
 
-class _Run(NamedTuple):
-    """Contents that follow one another and look alike, and what comes behind the last of them."""
-
-    contents: list[Content]
-    behind: list[str]
-
-
 class _Drawing:
     """One tree, drawn."""
 
@@ -144,8 +135,6 @@ class _Drawing:
         free = {block_id for content in tree.contents.values() for block_id in content.block_ids}
         queue = self._state.pool.free_block_queue
         self._places = {block_id: place for place, block_id in enumerate(queue) if block_id in free}
-        self.num_drawn = 0
-        """Cards."""
 
     def forest(self) -> Html:
         """The tree under the none hash, and what is cut off from it."""
@@ -178,28 +167,27 @@ class _Drawing:
         return el("div", "behind found" if last_found >= 0 else "behind", *twigs) if twigs else None
 
     def _branch(self, block_hash: str, depth: int) -> Html:
-        run = self._run(block_hash)
         if depth >= _DEEPEST:
             return el("span", "fold", "… and what follows", data_deeper=block_hash)
-        cards: list[Child] = []
-        if len(run.contents) <= _MOST_IN_A_ROW:
-            cards += [self._card(content) for content in run.contents]
+        run = self._run(block_hash)
+        if len(run) <= _MOST_IN_A_ROW:
+            cards = [self._card(content) for content in run]
         else:
-            between = run.contents[1:-1]
-            cards += [self._card(run.contents[0]), self._fold(between), self._card(run.contents[-1])]
-        return el("div", "branch", el("div", "run", *cards), self._children(run.contents[-1].hash, depth + 1))
+            cards = [self._card(run[0]), self._fold(run[1:-1]), self._card(run[-1])]
+        return el("div", "branch", el("div", "run", *cards), self._children(run[-1].hash, depth + 1))
 
-    def _run(self, block_hash: str) -> _Run:
-        content = self._tree.contents[block_hash]
-        contents, look = [content], self._look(content)
-        while True:
-            behind = self._tree.children.get(content.hash, [])
-            if len(behind) != 1 or content.hash in self._stops or self._tree.left_out[content.hash]:
-                return _Run(contents, behind)
-            content = self._tree.contents[behind[0]]
-            if self._look(content) != look:
-                return _Run(contents, behind)
-            contents.append(content)
+    def _run(self, block_hash: str) -> list[Content]:
+        """A content and those behind it that look alike, up to where the texts part or a lookup stops."""
+        tree = self._tree
+        content = tree.contents[block_hash]
+        run, look = [content], self._look(content)
+        while content.hash not in self._stops and not tree.left_out[content.hash]:
+            behind = tree.children.get(content.hash, [])
+            if len(behind) != 1 or self._look(tree.contents[behind[0]]) != look:
+                break
+            content = tree.contents[behind[0]]
+            run.append(content)
+        return run
 
     def _look(self, content: Content) -> tuple[object, ...]:
         """What tells contents apart; those of one look may be folded."""
@@ -210,7 +198,6 @@ class _Drawing:
         return (holders, found, content.hash in self._tree.new, content.gone, content.hash if selected else None)
 
     def _fold(self, contents: list[Content]) -> Html:
-        self.num_drawn += len(contents)
         block = self._state.pool.block(contents[0].block_ids[0])
         return el(
             "button",
@@ -223,7 +210,6 @@ class _Drawing:
 
     def _card(self, content: Content) -> Html:
         """One content: its text, its blocks, who holds it or how soon it is handed out."""
-        self.num_drawn += 1
         block = self._state.pool.block(content.block_ids[0])
         css = ["hashed", "gone" if content.gone else CSS[block.kind], *self._marks(content)]
         if not content.gone:

@@ -34,7 +34,7 @@ class Content(NamedTuple):
     block_ids: tuple[int, ...]
     """Blocks that hold it, oldest first; of one that is gone, the block that held it."""
     gone: bool
-    """It was found before the step, and cannot be found any more."""
+    """It was evicted in the step."""
 
 
 @dataclass
@@ -100,19 +100,14 @@ class _Growth:
         tree.num_left_out = len(parents) + sum(block_hash not in contents for block_hash in self._gone)
 
     def _find_gone(self) -> dict[str, Content]:
-        """What the step took out of the cache, by hash. What was never in it when the step began is not told."""
-        before, gone = self._view.before.pool, {}
+        """What the step has evicted, by hash; not what it has cached itself and evicted again."""
+        before, cached, gone = self._view.before.pool, self._pool.cached_block_hash_to_block, {}
         for event in self._view.events:
-            if isinstance(event, ev.KVAllocated):
-                lost = zip(event.evicted_block_ids, event.evicted_hashes, strict=True)
-            elif isinstance(event, ev.KVUncached):
-                lost = zip(event.block_ids, event.hashes, strict=True)
-            else:
+            if not isinstance(event, ev.KVAllocated):
                 continue
-            for block_id, block_hash in lost:
-                origin = before.origins[block_id]
-                if before.hashes[block_id] == block_hash and block_hash not in self._pool.cached_block_hash_to_block:
-                    gone[block_hash] = Content(block_hash, _parent(origin), (block_id,), gone=True)
+            for block_id, block_hash in zip(event.evicted_block_ids, event.evicted_hashes, strict=True):
+                if before.hashes[block_id] == block_hash and block_hash not in cached:
+                    gone[block_hash] = Content(block_hash, _parent(before.origins[block_id]), (block_id,), gone=True)
         return gone
 
     def _mark(self) -> None:
