@@ -113,7 +113,7 @@ def _change(timeline: Timeline, step: int, selection: Selection, forward: bool) 
         return Landing(step, f"Nothing happens to {name} {_where(step, forward)}.")
     told = [f"{change.kind}: {change.words}" for change in nearest[:_TOLD]]
     told += [f"{len(nearest) - _TOLD} more"] if len(nearest) > _TOLD else []
-    return Landing(step_of(timeline, nearest[0]), f"{name} {' · '.join(told)}.")
+    return Landing(step_of(timeline, nearest[0]), f"{name} {' · '.join(told)}")
 
 
 def _where(step: int, forward: bool) -> str:

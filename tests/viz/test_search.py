@@ -234,6 +234,11 @@ def test_bars_of_a_long_run_are_the_highest_of_their_steps_and_bear_all_their_ma
     for i, bar in enumerate(bars):
         assert int(bar["data-tokens"]) == max(facts.tokens for facts in large.series[i * per : (i + 1) * per])
     assert sum(drawn.numbers("data_matches")) == len(found.steps) == len(preempting(large))
+    finishing = sum(any(f.finishes for f in large.series[i : i + per]) for i in range(0, len(large.series), per))
+    signs = [element for element in drawn.elements if element.tag == "s" and "finish" in element.classes]
+    assert finishing > 80, "nearly everywhere"
+    assert len(signs) == 1, "only in the key"
+    assert "finished: all along, not marked" in drawn.text
 
 
 def test_blocks_of_a_large_trace_are_found_step_by_step(large: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:

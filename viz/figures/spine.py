@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from engine.metrics import IterationMetrics
@@ -13,6 +14,8 @@ from viz.figures.parts import count
 
 #: More steps than this share bars.
 _BARS = 240
+#: A sign over more bars than this tells nobody where to look.
+_MOST_SIGNS = 80
 
 
 class _Mark(NamedTuple):
@@ -32,6 +35,7 @@ def spine(series: Sequence[IterationMetrics], matches: Sequence[int] = (), jumps
 
     The bars stand in one element whose `data-per` says how many steps share a bar: then it is as high as the highest of
     them, and bears the marks of all.
+    A mark that nearly all of them would bear is left out, and the key says so.
 
     Args:
         series: one line of numbers per step.
@@ -41,9 +45,19 @@ def spine(series: Sequence[IterationMetrics], matches: Sequence[int] = (), jumps
     per = max(1, -(-len(series) // _BARS))
     highest = max((facts.tokens for facts in series), default=1) or 1
     shared = [series[i : i + per] for i in range(0, len(series), per)]
-    bars = [_bar(steps, highest, _between(matches, steps[0].step, steps[-1].step)) for steps in shared]
+    often = Counter(mark for steps in shared for mark, _ in _marks(steps))
+    telling = {mark for mark, number in often.items() if number <= _MOST_SIGNS}
+    bars = [_bar(steps, highest, telling, _between(matches, steps[0].step, steps[-1].step)) for steps in shared]
     track = el("div", "track", el("div", "bars", *bars, data_per=per, data_steps=len(series)))
-    return el("nav", "spine", _buttons(), _jump(series), track, el("div", "below", jumps, _key()), aria_label="steps")
+    return el(
+        "nav",
+        "spine",
+        _buttons(),
+        _jump(series),
+        track,
+        el("div", "below", jumps, _key(often.keys() - telling)),
+        aria_label="steps",
+    )
 
 
 def _between(steps: Sequence[int], first: int, last: int) -> int:
@@ -74,7 +88,7 @@ def _jump(series: Sequence[IterationMetrics]) -> Html:
     return el("label", "where", "step ", field, f" / {last}")
 
 
-def _bar(steps: Sequence[IterationMetrics], highest: int, num_matches: int) -> Html:
+def _bar(steps: Sequence[IterationMetrics], highest: int, telling: Set[_Mark], num_matches: int) -> Html:
     tallest = max(steps, key=lambda facts: facts.tokens)
     marks = _marks(steps)
     first, last = steps[0].step, steps[-1].step
@@ -86,7 +100,7 @@ def _bar(steps: Sequence[IterationMetrics], highest: int, num_matches: int) -> H
     # By the root: one decode stays visible beside a prefill of two thousand tokens.
     height = max(8, 100 * math.sqrt(tallest.tokens / highest))
     fill = el("i", "", style=f"height:{height:.0f}%;--prefill:{100 * prefill:.0f}%")
-    signs = [el("s", mark.css, mark.sign) for mark, _ in marks[:2]]
+    signs = [el("s", mark.css, mark.sign) for mark, _ in marks if mark in telling][:2]
     return el(
         "span",
         "bar match" if num_matches else "bar",
@@ -116,9 +130,12 @@ def _marks(steps: Sequence[IterationMetrics]) -> list[tuple[_Mark, int]]:
     return [(mark, number) for mark, number in counted if number]
 
 
-def _key() -> Html:
-    """What the marks mean."""
+def _key(everywhere: Set[_Mark]) -> Html:
+    """What the marks mean; of those that nearly every bar would bear, that they are left out."""
     entries = [(_PREEMPTION, "preempted"), (_HIT, "cache hit"), (_EVICTION, "evicted"), (_FINISH, "finished")]
-    signs = [el("li", "", el("s", mark.css, mark.sign), words) for mark, words in entries]
+    signs = [
+        el("li", "", el("s", mark.css, mark.sign), words, ": all along, not marked" if mark in everywhere else None)
+        for mark, words in entries
+    ]
     kinds = [el("li", "", el("i", f"box {kind}"), f"{kind} tokens") for kind in ("prefill", "decode")]
     return el("ul", "key", *kinds, *signs)
