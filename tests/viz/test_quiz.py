@@ -173,6 +173,19 @@ def test_nothing_is_revealed_before_the_answer_and_everything_after_it() -> None
             assert question.rule.statement in shown.text
 
 
+@pytest.mark.parametrize("name", ["preemption", "crowded", "eviction"])
+def test_nothing_is_marked_before_the_answer(name: str) -> None:
+    course = questions_of_run(shipped(name))
+    victims = [number for number, asked in enumerate(course, 1) if asked.title in ("Preemption", "Eviction")]
+    assert victims
+    for number in victims:
+        hidden = Drawn(opened(page="quiz", trace=name, question=number)["parts"]["stage"])
+        assert not [element for element in hidden.elements if "selected" in element.classes]
+        answers = "-" * (number - 1) + "1"
+        shown = Drawn(opened(page="quiz", trace=name, question=number, answers=answers)["parts"]["stage"])
+        assert [element for element in shown.elements if "selected" in element.classes]
+
+
 def test_the_state_that_is_shown_is_the_one_before_the_step() -> None:
     timeline = shipped("crowded")
     course = questions_of_run(timeline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
@@ -64,7 +65,8 @@ def _draw(name: str, timeline: Timeline, course: list[Asked], notices: list[Html
     if place == len(course):
         stage = result(course, answers)
     else:
-        stage = quiz(timeline.step(questions[place].step), course, place, answers, _selection(course[place]))
+        selection = _selection(course[place], answered=answers.chosen[place] is not None)
+        stage = quiz(timeline.step(questions[place].step), course, place, answers, selection)
 
     def on_act(act: dict[str, Any]) -> None:
         _on_act(act, name, course, place, answers)
@@ -72,11 +74,13 @@ def _draw(name: str, timeline: Timeline, course: list[Asked], notices: list[Html
     board({"header": header, "stage": stage}, on_act=on_act, key="quiz")
 
 
-def _selection(asked: Asked) -> Selection:
-    """What the address says; if it names nobody, the request that is asked about."""
-    chosen = address.selection()
-    request = asked.question.request if chosen.request is None else chosen.request
-    return Selection("kv" if "pool" in asked.question.sights else chosen.view, request, chosen.block)
+def _selection(asked: Asked, *, answered: bool) -> Selection:
+    """What the address says; once answered, what the question was about, which may have been the answer."""
+    chosen, question = address.selection(), asked.question
+    if not answered:
+        return chosen
+    request = question.request if chosen.request is None else chosen.request
+    return replace(chosen, request=request, block=question.block if chosen.block is None else chosen.block)
 
 
 def _on_act(act: dict[str, Any], name: str, course: list[Asked], place: int, answers: Answers) -> None:

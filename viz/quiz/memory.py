@@ -177,7 +177,7 @@ def free_blocks(view: StepView) -> Question | None:
     sums += [f"{returned:,} came back"] if returned else []
     num_rows, size = len(view.plan.rows), view.before.block_size
     wrong = [
-        (before, f"The plan hands out {count(taken, 'block')}."),
+        (before, f"The plan hands out {count(taken, 'block')}{f', and {returned:,} come back' if returned else ''}."),
         (view.planned.pool.counts()["free"], "Cached blocks that nobody holds are free as well."),
         (before - num_rows, "Not one block for each request: who has slots left in its last block needs none."),
         (before - scheduled.total_num_scheduled_tokens, f"A token does not fill a block: {size} of them do."),
