@@ -1,5 +1,5 @@
 """The promise of guided decoding, with a real model at temperature 1: what is finished is valid, what is not is the
-beginning of something valid.
+beginning of something valid; with drafts as well as without.
 
 A sample runs by default. `ORRERY_ALL_GRAMMARS=1` runs all: 200 regular expressions, 100 JSON schemas, 20 grammars.
 """
@@ -38,9 +38,22 @@ PROMPT = "Here is a short example:"
 pytestmark = pytest.mark.real_model
 
 
-@pytest.fixture(scope="module")
-def real_llm(smollm2_path: Path) -> Iterator[LLM]:
-    llm = LLM(str(smollm2_path), max_num_seqs=16, max_model_len=512)
+#: Drafts of a few layers of the model itself, so that many are accepted and many are not; none; and n-grams.
+DRAFTERS: dict[str, dict[str, Any] | None] = {
+    "no drafts": None,
+    "its own layers": {"method": "draft_model", "num_speculative_tokens": 2, "num_draft_layers": 12},
+    "n-grams": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 4},
+}
+
+
+@pytest.fixture(scope="module", params=DRAFTERS if ALL else ["no drafts", "n-grams"])
+def real_llm(smollm2_path: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
+    speculative = DRAFTERS[request.param]
+    if speculative is not None:
+        speculative = {**speculative, "disable_by_batch_size": None}
+        if speculative["method"] == "draft_model":
+            speculative["model"] = str(smollm2_path)
+    llm = LLM(str(smollm2_path), max_num_seqs=16, max_model_len=512, speculative_config=speculative)
     yield llm
     llm.llm_engine.close()
 
