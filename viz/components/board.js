@@ -171,7 +171,7 @@ class Board {
   // --- what people do
 
   onClick(event) {
-    if (event.target.closest("[data-help]")) return this.help.showModal();
+    if (event.target.closest("[data-help]")) return this.openHelp();
     const code = event.target.closest("[data-code]");
     if (code) return this.showCode(code.dataset.code);
     const go = event.target.closest("[data-go]");
@@ -233,6 +233,11 @@ class Board {
     this.act({ theme: other === wished ? "none" : other });
   }
 
+  openHelp() {
+    this.help.showModal();
+    this.help.scrollTop = 0; // its button has the focus, and stands at the end
+  }
+
   showCode(place) {
     const template = this.board.querySelector(`template[data-source="${CSS.escape(place)}"]`);
     this.source.replaceChildren(template.content.cloneNode(true));
@@ -272,7 +277,7 @@ class Board {
     if (typing.matches?.("input.find") && this.root.contains(typing)) return this.onFind(event, typing.value.trim());
     if (typing.matches?.("input, textarea, select, [contenteditable=true]")) return;
     if (!this.board.isConnected) return;
-    if (event.key === "?") return this.help.showModal();
+    if (event.key === "?") return this.openHelp();
     if (this.root.querySelector("dialog[open]")) return;
     const moves = { ArrowLeft: -1, ArrowRight: 1, Home: "first", End: "last", " ": "play" };
     if (event.key in moves && this.board.querySelector(".bars")) {
