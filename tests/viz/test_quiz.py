@@ -26,12 +26,13 @@ from viz.views import VIEWS
 NOBODY = Selection(view="kv")
 
 
-@pytest.fixture(scope="module", params=["first-token", "crowded", "crowd", "long"])
+@pytest.fixture(scope="module", params=["first-token", "crowded", "crowd", "connected", "long"])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Timeline:
     if request.param in {situation.name for situation in GALLERY}:
         return shipped(request.param)
     path = tmp_path_factory.mktemp("trace") / "run.jsonl"
-    timeline = Timeline(record_crowd(path, seed=3, num_requests=30 if request.param == "crowd" else 300))
+    num_requests, connected = 300 if request.param == "long" else 30, request.param == "connected"
+    timeline = Timeline(record_crowd(path, seed=3, num_requests=num_requests, connected=connected))
     assert timeline.summary().num_preemptions > 0
     return timeline
 

@@ -9,7 +9,7 @@ from sim.request_state import RequestState
 from sim.timeline import StepView
 from viz.explain import RULES
 from viz.explain.words import count
-from viz.quiz.question import Choice, Question, amounts, choices, why_of
+from viz.quiz.question import MOST_CHOICES, Choice, Question, amounts, choices, why_of
 
 # --- how many tokens --------------------------------------------------------------------------------------------
 
@@ -77,7 +77,8 @@ def victim(view: StepView) -> Question | None:
     others = [requests[serial] for serial in view.before.running if serial != event.victim]
     others.sort(key=lambda request: request.serial != event.for_request)
     wrong = [Choice(other.name, _why_not(other, loser, view.before.scheduler.policy)) for other in others]
-    wrong += [Choice(f"r{serial}", "It waits, and holds no block to give.") for serial in view.before.waiting]
+    idle = [requests[serial] for serial in view.before.waiting[:MOST_CHOICES]]
+    wrong += [Choice(each.name, "It waits, and holds no block to give.") for each in idle if not each.holds_blocks]
     needs = f"r{event.for_request} needs {count(event.needed, 'block')}, and free_block_queue holds {event.available:,}"
     return Question(
         view.step,
