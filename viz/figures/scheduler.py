@@ -160,7 +160,7 @@ def _waiting(view: StepView, selection: Selection, limit: int) -> Html:
             el(
                 "div",
                 f"row {request_class(serial)}",
-                chip(serial, hollow=True, selected=selection.request == serial),
+                chip(serial, hollow=True, selected=selection.request == serial, tip=f"why does r{serial} wait?"),
                 el("span", "why", why),
                 data_waiting=serial,
             )
