@@ -113,8 +113,9 @@ def fit(
     """Find the terms that explain the steps best.
 
     Raises:
-        TraceError: there are too few steps.
+        TraceError: there are too few steps that took any time.
     """
+    steps = [step for step in steps if step.duration_ns > 0]
     if len(steps) < MIN_STEPS:
         raise TraceError(f"A calibration needs at least {MIN_STEPS} executed steps, the traces hold {len(steps)}.")
     first = _best_fit(steps)

@@ -13,6 +13,9 @@ from engine.trace.events import Header
 
 KnobValue = int | bool | str
 
+#: Of a number: readers of traces, such as Parquet's, hold them in so many bits.
+_MOST = (1 << 31) - 1
+
 
 class Knob(NamedTuple):
     """One thing that can be turned."""
@@ -104,6 +107,10 @@ def _num_drafts(header: Header, value: KnobValue) -> Header:
         raise ConfigError("num_speculative_tokens must be 0: nobody drafted in the recorded run.")
     if number == 0:
         return _with(header, speculative=None)
+    if number > header.model.max_model_len:
+        raise ConfigError(
+            f"num_speculative_tokens must be at most max_model_len={header.model.max_model_len}, got {number}."
+        )
     return _with(header, speculative=msgspec.structs.replace(speculative, num_speculative_tokens=number))
 
 
@@ -124,6 +131,8 @@ KNOBS: Mapping[str, Knob] = {
 def _number(name: str, value: KnobValue) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{name} must be a number, got {value!r}.")
+    if value > _MOST:
+        raise ConfigError(f"{name} must be at most {_MOST}, got {value}.")
     return value
 
 

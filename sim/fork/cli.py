@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,8 @@ from sim.cost_model.cost_model import CostModel
 from sim.cost_model.device_file import find_device
 from sim.fork.change import KNOBS, Change
 from sim.fork.fork import fork as run_fork
+
+_NAME = re.compile(r"r?[0-9]{1,15}")
 
 
 def fork(
@@ -77,10 +80,9 @@ def fork(
 
 
 def _serial(word: str) -> int:
-    number = word.removeprefix("r")
-    if not number.isdecimal():
-        raise TraceError(f"--without takes the name of a request, such as r3, got {word!r}.")
-    return int(number)
+    if not _NAME.fullmatch(word):
+        raise TraceError(f"--without takes the name of a request, such as r3, got {word[:40]!r}.")
+    return int(word.removeprefix("r"))
 
 
 def _cost_model(device: str | None) -> CostModel | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from engine.core.engine_core import EngineCore
+from engine.core.messages import ForwardFailure, ModelRunnerOutput, SchedulerOutput
 from engine.core.request import Request
 from engine.errors import OrreryError, TraceError
 from engine.trace import events as ev
@@ -15,7 +16,7 @@ from sim.clock import VirtualClock
 from sim.cost_model.cost_model import CostModel
 from sim.cost_model.typical import cost_model_of
 from sim.fork.change import Change
-from sim.fork.inputs import PendingInputs
+from sim.fork.inputs import Moment, PendingInputs
 from sim.fork.tokens import RecordedDrafts, RecordedTokens, WalkedAutomata
 from sim.modeled import ModeledExecutor
 from sim.recorded_core import RecordedCore
@@ -90,12 +91,15 @@ class _Fork:
         self._tape = _Tape(trace.header, self._clock, keep)
         self._recorded = RecordedCore(trace, self._tape, WalkedAutomata(trace), self.header)
         self._pending = PendingInputs(trace, self._position, change.step, None if cost_model is None else self._clock)
+        self._failure: str | None = None
+        """Why the step that runs fails, or the next that does: of a recorded failure that is due."""
+        self._tokens = RecordedTokens(trace)
         speculative = turned.config.speculative
         drafting = None if speculative is None else RecordedDrafts(trace, speculative.num_speculative_tokens)
         self._executor = ModeledExecutor(
             cost_model or cost_model_of(trace),
             self._clock,
-            RecordedTokens(trace),
+            self._tokens,
             drafting,
         )
 
@@ -112,7 +116,7 @@ class _Fork:
             self._core.reconfigure(limits)
         self._leave_out(list(self._core.requests.values()))
         while self._pending or self._core.has_unfinished_requests():
-            self._let_in()
+            self._let_in(Moment(self._core.scheduler.step + 1, in_flight=False))
             self._step()
         return self.header
 
@@ -165,15 +169,18 @@ class _Fork:
         if refusal:
             raise TraceError(f"The run cannot be forked: the core refuses event {event.seq}: {refusal}")
 
-    def _let_in(self) -> None:
+    def _let_in(self, moment: Moment) -> None:
         """Feed the inputs that are due."""
         core = self._core
-        while (event := self._pending.next_due(core.scheduler.step + 1)) is not None:
+        while (event := self._pending.next_due(moment)) is not None:
             if isinstance(event, ev.RequestAdded) and event.request_id in core.requests:
                 return  # its client waited for the answer to its last request of that name
             self._pending.take()
             if isinstance(event, ev.ConfigChanged) and self._change.knobs:
                 continue  # the fork says what holds
+            if isinstance(event, ev.ExecutorFailed):
+                self._failure = event.why
+                continue
             self._feed(event)
             if isinstance(event, ev.RequestAdded):
                 self._leave_out([core.requests[event.request_id]])
@@ -185,7 +192,7 @@ class _Fork:
 
     def _step(self) -> None:
         core, executor = self._core, self._executor
-        if not core.has_unfinished_requests():
+        if not core.has_unfinished_requests() and not self._pending.was_in_vain(core.scheduler.step + 1):
             if self._pending:
                 self._pending.hasten(core.scheduler.step + 1)
             return
@@ -194,8 +201,10 @@ class _Fork:
             self._wait()
             return
         executor.execute_model(plan)
-        output = executor.sample_tokens(core.grammar_bitmask(plan.step))
-        outputs = core.update(plan.step, output)
+        output = self._refuse(plan, executor.sample_tokens(core.grammar_bitmask(plan.step)))
+        self._let_in(Moment(plan.step, in_flight=True))
+        failure, self._failure = self._failure, None
+        outputs = core.update(plan.step, output if failure is None else ForwardFailure(step=plan.step, why=failure))
         for news in outputs.outputs:
             if news.finish_reason is not None:
                 executor.finished(news.serial)
@@ -203,16 +212,30 @@ class _Fork:
                 core.abort([news.request_id], ev.STOP_STRING)
                 executor.finished(news.serial)
 
+    def _refuse(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> ModelRunnerOutput:
+        """Where no token could be sampled when it was recorded, none can be now."""
+        sampled, drafts = list(output.sampled_token_ids), output.draft_token_ids
+        errors: dict[int, str] = {}
+        for index, row in enumerate(plan.rows):
+            num_output_tokens = self._core.requests[row.request_id].num_output_tokens + len(sampled[index])
+            if sampled[index] and (why := self._tokens.refusal(row.serial, num_output_tokens)):
+                errors[row.serial], sampled[index] = why, []
+                if drafts is not None:
+                    drafts[index] = []
+        return msgspec.structs.replace(output, sampled_token_ids=sampled, errors=errors) if errors else output
+
     def _ends_in_a_stop_string(self, request_id: str) -> bool:
         request = self._core.requests[request_id]
         return self._pending.ends_in_a_stop_string(request.serial, request.num_output_tokens)
 
     def _wait(self) -> None:
-        """Everyone waits for an input."""
-        if not self._pending:
-            names = ", ".join(f"r{request.serial}" for request in self._core.requests.values())
+        """Nobody can run before an input comes."""
+        core, next_step = self._core, self._core.scheduler.step + 1
+        if core.has_unfinished_requests() and not self._pending:
+            names = ", ".join(f"r{request.serial}" for request in core.requests.values())
             raise TraceError(f"The fork comes to no end: {names} wait for an answer that the recording does not hold.")
-        self._pending.hasten(self._core.scheduler.step + 1)
+        if self._pending and not self._pending.was_in_vain(next_step):
+            self._pending.hasten(next_step)
 
 
 def _where(trace: AnyTrace, change: Change) -> tuple[int, int]:

@@ -15,7 +15,8 @@ from sim.modeled import DraftingModel, MadeUpTokens, TokenSource
 
 
 class RecordedTokens:
-    """A `TokenSource`: the recorded output of every request.
+    """A `TokenSource`: the recorded output of every request, and what was cut off behind its stop: a draft is right
+    there too.
 
     Args:
         trace: the recorded run.
@@ -26,13 +27,26 @@ class RecordedTokens:
         self._stops: dict[int, set[int]] = {}
         self._num_prompt_tokens: dict[int, int] = {}
         self._outputs: dict[int, list[int]] = {}
+        self._refusals: dict[int, tuple[int, str]] = {}
+        """By serial: behind how many tokens of output no more could be sampled, and why."""
+        brought: dict[int, list[int]] = {}
         for event in trace.events:
             if isinstance(event, ev.RequestAdded):
                 self._num_prompt_tokens[event.request] = len(event.prompt_token_ids)
                 self._outputs[event.request] = []
                 self._stops[event.request] = {*event.eos_token_ids, *(event.sampling_params.stop_token_ids or ())}
             elif isinstance(event, ev.UpdateRequest):
-                self._outputs[event.request].extend(event.appended)
+                token_ids = brought.get(event.request, event.appended)
+                self._outputs[event.request].extend(token_ids[: len(event.appended) + event.num_cut])
+            elif isinstance(event, ev.StepOutput):
+                brought = dict(zip(event.requests, event.sampled_token_ids, strict=False))
+                for serial, why in (event.errors or {}).items():
+                    self._refusals[serial] = len(self._outputs[serial]), why
+
+    def refusal(self, serial: int, num_output_tokens: int) -> str | None:
+        """Why a request cannot have so many tokens of output: when it was recorded, none could be sampled there."""
+        most, why = self._refusals.get(serial, (num_output_tokens, None))
+        return why if num_output_tokens > most else None
 
     def token(self, serial: int, position: int) -> int:
         """The token at a position of a request; one that is made up ends nothing."""

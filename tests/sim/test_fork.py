@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import random
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,20 @@ import msgspec
 import pytest
 
 from engine.cli import main
+from engine.core.messages import ModelRunnerOutput
 from engine.errors import ConfigError, TraceError
 from engine.trace import events as ev
 from engine.trace.file import AnyTrace, Trace, read_trace
+from sim.diff import diff_runs
 from sim.fork import Change, fork_trace
 from sim.fork.change import KNOBS
+from sim.fuzz.draw import draw_episode
+from sim.fuzz.situations import Situations
+from sim.fuzz.stage import play
 from sim.invariants import check_trace
 from sim.replay import replay
-from tests.core.driver import record_crowd
+from sim.timeline import Timeline
+from tests.core.driver import EOS, answer, core_of, header, record_crowd, request
 from viz.open_trace import SHIPPED, shipped_names
 
 SPECULATIVE = {"speculative_config": {"method": "eagle", "num_speculative_tokens": 3}}
@@ -35,6 +43,18 @@ def steps(trace: AnyTrace) -> list[int]:
 
 def of(trace: AnyTrace, kind: type[Any]) -> list[Any]:
     return [event for event in trace.events if isinstance(event, kind)]
+
+
+class _Lines:
+    """An `EventSink` that keeps copies."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.events: list[ev.Event] = []
+
+    def emit(self, event: ev.Event) -> None:
+        event.seq, event.step = len(self.events) + 1, self.step
+        self.events.append(copy.deepcopy(event))
 
 
 def require_sound(trace: Trace) -> None:
@@ -58,6 +78,109 @@ def test_with_nothing_changed_nothing_is_new(name: str) -> None:
         forked = fork_trace(trace, Change(step=step))
         assert decisions(forked) == decisions(trace)
         require_sound(forked)
+
+
+def test_what_befell_the_run_befalls_it_again_in_the_same_steps(tmp_path: Path) -> None:
+    befell: set[type[ev.Event]] = set()
+    in_flight = in_vain = 0
+    for seed in range(3, 9):
+        trace = record_crowd(tmp_path / f"{seed}.jsonl", seed)
+        befell |= trace.types
+        last: ev.Event | None = None
+        for event in trace.events:
+            if event.kind is ev.EventClass.INPUT:
+                in_flight += isinstance(event, ev.RequestAborted) and isinstance(last, ev.ScheduleCalled)
+                last = event
+        in_vain += sum(not event.requests for event in of(trace, ev.StepScheduled))
+        for step in (steps(trace)[0], steps(trace)[len(steps(trace)) // 2]):
+            assert decisions(fork_trace(trace, Change(step=step))) == decisions(trace)
+    assert befell >= {ev.ExecutorFailed, ev.GrammarFailed, ev.CacheResetAsked, ev.ConfigChanged}
+    assert in_flight and in_vain
+
+
+def test_a_failure_ends_whoever_runs_then(tmp_path: Path) -> None:
+    crowds = (record_crowd(tmp_path / f"{seed}.jsonl", seed) for seed in range(3, 9))
+    trace = next(trace for trace in crowds if ev.ExecutorFailed in trace.types)
+    failures = of(trace, ev.ExecutorFailed)
+    forked = fork_trace(trace, Change(step=1, knobs={"max_num_seqs": 1}))
+    require_sound(forked)
+    assert len(of(forked, ev.ExecutorFailed)) == len(failures)
+
+
+def test_where_no_token_could_be_sampled_none_can_be_now() -> None:
+    lines = _Lines()
+    core = core_of(header(), lines)
+    for name in ("q0", "q1"):
+        core.add(request(name, [5, 6, 7], max_tokens=6))
+    for number in range(4):
+        plan = core.schedule()
+        output = answer(core, plan, [9] * len(plan.rows))
+        if number == 2:
+            output = msgspec.structs.replace(
+                output, sampled_token_ids=[[], *output.sampled_token_ids[1:]], errors={0: "every token is masked"}
+            )
+        core.update(plan.step, output)
+    trace = Trace(header(), lines.events)
+    assert decisions(fork_trace(trace, Change(step=1)))[: len(decisions(trace))] == decisions(trace)
+    forked = fork_trace(trace, Change(step=1, knobs={"max_num_seqs": 1}))
+    require_sound(forked)
+    assert {e.request: e.finish_reason for e in of(forked, ev.RequestFinished)} == {0: "error", 1: "length"}
+    assert said_by(forked)[0] == [9, 9]
+
+
+def test_drafts_are_right_behind_a_stop_too() -> None:
+    lines = _Lines()
+    head = header(**SPECULATIVE)
+    core = core_of(head, lines)
+    core.add(request("q0", [5, 6, 7], max_tokens=20))
+    for sampled, drafts in (([9], [EOS, 8, 8]), ([EOS, 8, 7], [])):
+        plan = core.schedule()
+        core.update(
+            plan.step,
+            ModelRunnerOutput(step=plan.step, serials=[0], sampled_token_ids=[sampled], draft_token_ids=[drafts]),
+        )
+    trace = Trace(head, lines.events)
+    assert of(trace, ev.UpdateRequest)[-1].num_cut == 2
+    assert decisions(fork_trace(trace, Change(step=1))) == decisions(trace)
+
+
+def test_a_run_that_took_no_time_is_forked(crowd: Trace) -> None:
+    timeless = Trace(crowd.header, [msgspec.structs.replace(event, ts=0) for event in crowd.events])
+    require_sound(fork_trace(timeless, Change(step=1, knobs={"max_num_seqs": 2})))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_is_changed_of_whatever_run_a_sound_run_follows(seed: int) -> None:
+    rng = random.Random(seed)
+    trace = play(draw_episode(seed + 40), Situations(), record=True).trace
+    assert trace is not None
+    if trace.types & {ev.KVTransferMatched, ev.KVTransferFinished}:
+        with pytest.raises(TraceError, match="came from another engine"):
+            fork_trace(trace, Change(step=steps(trace)[0]))
+        return
+    names = [event.request for event in of(trace, ev.RequestAdded)]
+    said = said_by(trace)
+    for _ in range(4):
+        knobs = {
+            name: rng.choice(values)
+            for name, values in {
+                "max_num_batched_tokens": (1, 2, 7, 1 << 20),
+                "max_num_seqs": (1, 2, 1 << 20),
+                "long_prefill_token_threshold": (0, 1, 3),
+            }.items()
+            if rng.random() < 0.5
+        }
+        without = tuple(rng.sample(names, rng.choice((0, 0, 2))))
+        forked = fork_trace(trace, Change(step=rng.choice(steps(trace)), knobs=knobs, without=without))
+        require_sound(forked)
+        assert {event.request for event in of(forked, ev.RequestFinished)} == set(names)
+        for serial, token_ids in said_by(forked).items():
+            both = min(len(token_ids), len(said.get(serial, [])))
+            assert token_ids[:both] == said.get(serial, [])[:both]
+        there, back = (diff_runs(Timeline(a), Timeline(b)) for a, b in ((trace, forked), (forked, trace)))
+        assert there.is_same == back.is_same
+        assert [(c.serial, len(c.fields)) for c in there.requests] == [(c.serial, len(c.fields)) for c in back.requests]
+        assert not any(diff_runs(Timeline(forked), Timeline(forked)))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7])
@@ -193,6 +316,7 @@ def test_the_same_fork_is_the_same_to_the_last_byte(crowd: Trace) -> None:
         (Change(step=1, knobs={"warp": 9}), ConfigError, "There is no knob warp"),
         (Change(step=3, knobs={"max_num_seqs": 0}), ConfigError, "max_num_seqs must be an integer >= 1"),
         (Change(step=3, knobs={"max_num_seqs": True}), ConfigError, "max_num_seqs must be a number"),
+        (Change(step=3, knobs={"max_num_seqs": 1 << 31}), ConfigError, "max_num_seqs must be at most 2147483647"),
         (Change(step=1, knobs={"num_gpu_blocks": 1}), ConfigError, "num_gpu_blocks must be at least 2"),
         (Change(step=1, knobs={"num_gpu_blocks": 3}), ConfigError, "max_model_len"),
         (Change(step=1, knobs={"block_size": 0}), ConfigError, "block_size"),
@@ -204,6 +328,19 @@ def test_the_same_fork_is_the_same_to_the_last_byte(crowd: Trace) -> None:
 def test_what_cannot_be_is_said_in_a_sentence(change: Change, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         fork_trace(read_trace(SHIPPED / "preemption.jsonl"), change)
+
+
+def test_no_more_drafts_than_a_context_holds() -> None:
+    with pytest.raises(ConfigError, match="num_speculative_tokens must be at most max_model_len=256"):
+        fork_trace(
+            read_trace(SHIPPED / "spec-ngram.jsonl"), Change(step=1, knobs={"num_speculative_tokens": 1_000_000})
+        )
+
+
+@pytest.mark.parametrize("name", ["r", "rr3", "-3", "²", "9" * 5000], ids=lambda name: name[:5])
+def test_the_name_of_a_request_is_a_short_number(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fork", str(SHIPPED / "preemption.jsonl"), "--step", "1", "--without", name]) == 1
+    assert f"--without takes the name of a request, such as r3, got {name[:40]!r}." in capsys.readouterr().err
 
 
 def test_a_run_with_transfers_is_refused(tmp_path: Path) -> None:
