@@ -51,7 +51,7 @@ def simulate(
         list[str] | None, Option(help="An objective in milliseconds: ttft:500, tpot:50, e2el:9000.")
     ] = None,
     acceptance_rate: Annotated[float, Option(min=0, max=1, help="How often a draft is right.")] = 0.7,
-    draft_latency_ms: Annotated[float, Option(min=0, help="What drafting adds to a step.")] = 0.0,
+    draft_latency_ms: Annotated[float, Option(min=0, max=1e9, help="What drafting adds to a step.")] = 0.0,
     random_seed: Annotated[int, Option(help="Of the workload and the drafts.")] = 0,
     output_json: Annotated[Path | None, Option(help="Write the results here, under vLLM's keys.")] = None,
     **engine_args: Any,

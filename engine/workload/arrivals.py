@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 _NS_PER_S = 1e9
 
+#: Of rate and burstiness; with less, the gaps are longer than any number.
+_LEAST = 1e-9
+
 
 def arrival_times(rng: Random, rate: float = math.inf, burstiness: float = 1.0) -> Iterator[int]:
     """Points in time without end, the first one 0; under vLLM's names for what a benchmark may ask for.
@@ -23,16 +26,18 @@ def arrival_times(rng: Random, rate: float = math.inf, burstiness: float = 1.0) 
 
     Args:
         rng: draws the gaps.
-        rate: requests per second, above 0; inf: all come at once.
-        burstiness: above 0; below 1: in bursts; 1: a Poisson process; above 1: more even; inf: evenly spaced.
+        rate: requests per second, at least 1e-9; inf: all come at once.
+        burstiness: at least 1e-9; below 1: in bursts; 1: a Poisson process; above 1: more even; inf: evenly spaced.
 
     Raises:
         WorkloadError: the rate or the burstiness is out of range.
     """
-    if not rate > 0:
-        raise WorkloadError(f"rate must be above 0 requests per second, or inf, got {rate:g}.")
-    if not burstiness > 0:
-        raise WorkloadError(f"burstiness must be above 0, or inf for evenly spaced requests, got {burstiness:g}.")
+    if not rate >= _LEAST:
+        raise WorkloadError(f"rate must be at least {_LEAST:g} requests per second, or inf, got {rate:g}.")
+    if not burstiness >= _LEAST:
+        raise WorkloadError(
+            f"burstiness must be at least {_LEAST:g}, or inf for evenly spaced requests, got {burstiness:g}."
+        )
     return _accumulated(rng, rate, burstiness)
 
 

@@ -264,8 +264,8 @@ def _remarkable(series: list[IterationMetrics], lives: list[LifeLine]) -> dict[i
     first(lambda f: counted(f.preemptions, "preemption") if f.preemptions else None)
     chunked = min((life.scheduled[1] for life in lives if _is_chunked(life)), default=None)
     first(lambda f: "a prompt goes on in chunks" if f.step == chunked else None)
-    fullest = max(series, key=lambda facts: facts.tokens)
-    if fullest.tokens:
+    fullest = max(series, key=lambda facts: facts.tokens, default=None)
+    if fullest is not None and fullest.tokens:
         told.setdefault(fullest.step, []).append(f"the fullest: {fullest.tokens:,} of {fullest.token_budget:,} tokens")
     first(lambda f: f"{counted(f.finishes, 'request')} finished" if f.finishes else None)
     return told
