@@ -14,7 +14,7 @@ from engine.trace.events import Header
 KnobValue = int | bool | str
 
 #: Of a number: readers of traces, such as Parquet's, hold them in so many bits.
-_MOST = (1 << 31) - 1
+MOST = (1 << 31) - 1
 
 
 class Knob(NamedTuple):
@@ -131,8 +131,8 @@ KNOBS: Mapping[str, Knob] = {
 def _number(name: str, value: KnobValue) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{name} must be a number, got {value!r}.")
-    if value > _MOST:
-        raise ConfigError(f"{name} must be at most {_MOST}, got {value}.")
+    if value > MOST:
+        raise ConfigError(f"{name} must be at most {MOST}, got {value}.")
     return value
 
 

@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.trace import events as ev
+from engine.trace.file import write_trace
 from sim.diff import diff_runs, diff_states
 from sim.fork import Change, fork_trace
 from sim.timeline import Timeline
@@ -18,7 +20,7 @@ from tests.viz.drawn import Drawn
 from tests.viz.test_app import opened
 from viz.figures.parts import Selection
 from viz.figures.what_if import columns, outcome, parting
-from viz.open_trace import shipped_names
+from viz.open_trace import SHIPPED, shipped_names
 from viz.what_if import Run, suggestions
 
 _APP = Path(__file__).parents[2] / "viz" / "app.py"
@@ -55,7 +57,7 @@ def test_what_differs_is_outlined() -> None:
     result = diff_states(*(run.timeline.step(22).planned for run in runs))
     assert result.blocks
     for changed in result.blocks:
-        assert f'.run-0 [data-block="{changed.name.split()[1]}"]' in html
+        assert f'.course-0 [data-block="{changed.name.split()[1]}"]' in html
     same = columns(runs, [2, 2], Selection())
     assert "--differs" not in same
 
@@ -113,6 +115,8 @@ def test_other_traces_stand_beside() -> None:
         ({"fork": "1", "num_gpu_blocks": "3"}, "max_model_len"),
         ({"fork": "999", "max_num_seqs": "1"}, "There is no step 999"),
         ({"fork": "1", "without": "r99"}, "There is no request r99"),
+        ({"fork": "1", "max_num_seqs": "-5"}, "max_num_seqs must be an integer >= 1"),
+        ({"fork": "1", "max_num_seqs": "9" * 15}, "max_num_seqs must be at most"),
         ({"fork": "1", "enable_prefix_caching": "maybe"}, "must be true or false"),
         ({"with": "nowhere.jsonl"}, "cannot be read"),
     ],
@@ -136,3 +140,33 @@ def test_the_form_asks() -> None:
     assert not test.exception
     assert test.query_params["max_num_seqs"] in ("1", ["1"])
     assert test.query_params["fork"] in ("1", ["1"])
+
+
+def asked_by_form(**query: Any) -> AppTest:
+    """The app after the form was sent as it stands."""
+    test = AppTest.from_file(str(_APP), default_timeout=60)
+    for name, value in {"page": "what-if", **query}.items():
+        test.query_params[name] = value
+    test.run()
+    assert not test.exception
+    test.button[0].click().run()
+    assert not test.exception
+    return test
+
+
+def test_the_form_keeps_what_it_does_not_show(tmp_path: Path) -> None:
+    spaced = tmp_path / "my run.jsonl"
+    spaced.write_bytes((SHIPPED / "prefix-hit.jsonl").read_bytes())
+    asked = {"fork": "1", "policy": "priority", "num_gpu_blocks": "40", "with": str(spaced)}
+    test = asked_by_form(trace="preemption", **asked)
+    for name, value in asked.items():
+        assert test.query_params[name] in (value, [value])
+
+
+def test_the_form_asks_nothing_by_itself_of_a_recording_with_huge_limits(tmp_path: Path) -> None:
+    recorded = shipped("preemption").trace
+    limits = msgspec.structs.replace(recorded.header.config.scheduler, max_num_batched_tokens=1 << 60)
+    config = msgspec.structs.replace(recorded.header.config, scheduler=limits)
+    write_trace(tmp_path / "huge.jsonl", msgspec.structs.replace(recorded.header, config=config), recorded.events)
+    test = asked_by_form(trace=str(tmp_path / "huge.jsonl"))
+    assert "max_num_batched_tokens" not in test.query_params

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Any
 
@@ -10,7 +11,7 @@ import streamlit as st
 from engine.errors import OrreryError, TraceError
 from sim.diff import diff_runs, steps_that_differ
 from sim.fork import Change
-from sim.fork.change import KNOBS
+from sim.fork.change import KNOBS, MOST
 from sim.timeline import Timeline
 from viz import address, gallery
 from viz import what_if_address as question
@@ -23,14 +24,9 @@ from viz.open_trace import FileVersion, forked, open_timeline
 from viz.pages import gallery as gallery_page
 from viz.what_if import MOST_RUNS, Run, suggestions
 
-#: Knobs in the form, with the widget's largest number.
-_NUMBERS = {
-    "max_num_batched_tokens": 1 << 20,
-    "max_num_seqs": 1 << 14,
-    "long_prefill_token_threshold": 1 << 20,
-    "num_gpu_blocks": 1 << 22,
-    "block_size": 1 << 10,
-}
+#: Knobs in the form that are limits of the scheduler, and all that are numbers.
+_LIMITS = ("max_num_batched_tokens", "max_num_seqs", "long_prefill_token_threshold")
+_NUMBERS = (*_LIMITS, "num_gpu_blocks", "block_size")
 
 
 def page() -> None:
@@ -126,7 +122,7 @@ def _aligned(runs: list[Run], step: int) -> list[int | None]:
 def _form(timeline: Timeline, asked: Change | None) -> None:
     steps = timeline.steps or [1]
     recorded = {
-        **{name: getattr(timeline.header.config.scheduler, name) for name in list(_NUMBERS)[:3]},
+        **{name: min(getattr(timeline.header.config.scheduler, name), MOST) for name in _LIMITS},
         "num_gpu_blocks": timeline.header.kv_cache.num_gpu_blocks,
         "block_size": timeline.header.kv_cache.block_size,
     }
@@ -139,9 +135,9 @@ def _form(timeline: Timeline, asked: Change | None) -> None:
             "from step", steps[0], steps[-1], max(steps[0], min(steps[-1], at)), help="up to it, the run is as recorded"
         )
         values: dict[str, Any] = {}
-        for column, (knob, most) in zip(row[1:], _NUMBERS.items(), strict=True):
-            shown = turned.get(knob, recorded[knob])
-            values[knob] = column.number_input(knob, 0, most, min(int(shown), most), help=KNOBS[knob].meaning)
+        for column, knob in zip(row[1:], _NUMBERS, strict=True):
+            shown = max(0, min(int(turned.get(knob, recorded[knob])), MOST))
+            values[knob] = column.number_input(knob, 0, MOST, shown, help=KNOBS[knob].meaning)
         last_row = st.columns(3)
         caching = last_row[0].toggle(
             "prefix caching",
@@ -155,16 +151,26 @@ def _form(timeline: Timeline, asked: Change | None) -> None:
             format_func=lambda serial: f"r{serial}",
         )
         others = last_row[2].text_input(
-            "beside other traces", " ".join(question.other_traces()), help="names or paths, apart by spaces"
+            "beside other traces",
+            shlex.join(question.other_traces()),
+            help="names or paths, apart by spaces; in quotes, if they hold some",
         )
         submitted = st.form_submit_button("Run it again", type="primary")
     if submitted:
-        knobs = {name: value for name, value in values.items() if value != recorded[name]}
+        not_in_the_form = {name: turned[name] for name in turned if name not in (*_NUMBERS, "enable_prefix_caching")}
+        knobs = {**not_in_the_form, **{name: value for name, value in values.items() if value != recorded[name]}}
         if caching != timeline.header.config.cache.enable_prefix_caching:
             knobs["enable_prefix_caching"] = caching
-        question.compare_with(others.split())
+        question.compare_with(_words(others))
         if knobs or without:
             question.ask(Change(step=int(step), knobs=knobs, without=tuple(without)))
         else:
             question.ask(None)
         st.rerun()
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:  # a quotation mark that belongs to a name
+        return line.split()
