@@ -141,7 +141,7 @@ def _column(place: int, run: Run, view: StepView | None, selection: Selection) -
         "header", "", el("h2", "", el("i", "line-of"), run.name), el("p", "sub", run.words), el("b", "mono", where)
     )
     body = [ended] if view is None else [scheduler(view, selection), kv_memory(view, selection)]
-    return el("section", f"run run-{place}", head, *body, data_run=place, data_step=view.step if view else None)
+    return el("section", f"course course-{place}", head, *body, data_run=place, data_step=view.step if view else None)
 
 
 def _marks(views: Sequence[StepView | None]) -> Iterator[str]:
@@ -159,7 +159,7 @@ def _marks(views: Sequence[StepView | None]) -> Iterator[str]:
         blocks = [f'[data-block="{changed.name.split()[1]}"]' for changed in result.blocks]
         for selector in [*requests, *blocks][:_MOST_MARKED]:
             columns_of = (0, place) if place == 1 else (place,)
-            yield "".join(f".run-{column} {selector}{{--differs:var(--accent)}}" for column in columns_of)
+            yield "".join(f".course-{column} {selector}{{--differs:var(--accent)}}" for column in columns_of)
 
 
 def outcome(runs: Sequence[Run], results: Sequence[RunDiff]) -> Html:
