@@ -16,6 +16,9 @@ KnobValue = int | bool | str
 #: Of a number: readers of traces, such as Parquet's, hold them in so many bits.
 MOST = (1 << 31) - 1
 
+#: Of a pool, unless the recorded one was larger: with more, a core takes minutes and gigabytes to be made.
+_MOST_BLOCKS = 1 << 20
+
 
 class Knob(NamedTuple):
     """One thing that can be turned."""
@@ -143,6 +146,8 @@ def _with(header: Header, **parts: msgspec.Struct | None) -> Header:
 
 def _with_pool(header: Header, num_blocks: int, block_size: int) -> Header:
     pool = header.kv_cache
+    if num_blocks > max(_MOST_BLOCKS, pool.num_gpu_blocks):
+        raise ConfigError(f"A fork has at most {_MOST_BLOCKS} blocks, got {num_blocks} of {block_size} tokens.")
     groups = tuple(
         msgspec.structs.replace(group, block_bytes=group.block_bytes * block_size // pool.block_size)
         for group in pool.groups

@@ -134,7 +134,7 @@ class _Fork:
             elif event.kind is ev.EventClass.OBSERVATION:
                 self._tape.emit(msgspec.structs.replace(event))
             if event.kind is ev.EventClass.INPUT and not event.is_answer:
-                self._feed(event)
+                self._feed(self._turned(event) if self._from_the_start else event)
         self._clock.advance_to(self._trace.events[self._position].ts)
         if not self._from_the_start:
             self._tape.start(before[-1].seq)
@@ -176,14 +176,19 @@ class _Fork:
             if isinstance(event, ev.RequestAdded) and event.request_id in core.requests:
                 return  # its client waited for the answer to its last request of that name
             self._pending.take()
-            if isinstance(event, ev.ConfigChanged) and self._change.knobs:
-                continue  # the fork says what holds
             if isinstance(event, ev.ExecutorFailed):
                 self._failure = event.why
                 continue
-            self._feed(event)
+            self._feed(self._turned(event))
             if isinstance(event, ev.RequestAdded):
                 self._leave_out([core.requests[event.request_id]])
+
+    def _turned(self, event: ev.Event) -> ev.Event:
+        """An input as it comes in the other run: of limits that change, those that the fork turns stay as it says."""
+        if not isinstance(event, ev.ConfigChanged):
+            return event
+        limits = msgspec.structs.replace(event.scheduler, policy=self._core.scheduler.config.policy)
+        return msgspec.structs.replace(event, scheduler=self._change.limits(limits))
 
     def _leave_out(self, requests: list[Request]) -> None:
         left_out = [request.request_id for request in requests if request.serial in self._change.without]
@@ -196,9 +201,11 @@ class _Fork:
             if self._pending:
                 self._pending.hasten(core.scheduler.step + 1)
             return
+        had_running = bool(core.scheduler.running)
         plan = core.schedule()
         if not plan.rows:
-            self._wait()
+            if not had_running:  # else it preempted them, and the next one goes on
+                self._wait()
             return
         executor.execute_model(plan)
         output = self._refuse(plan, executor.sample_tokens(core.grammar_bitmask(plan.step)))

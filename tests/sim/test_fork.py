@@ -98,6 +98,26 @@ def test_what_befell_the_run_befalls_it_again_in_the_same_steps(tmp_path: Path) 
     assert in_flight and in_vain
 
 
+def test_a_step_that_only_preempts_is_followed_by_one_that_goes_on() -> None:
+    trace = play(draw_episode(314), Situations(), record=True).trace
+    assert trace is not None
+    in_vain = {event.step for event in of(trace, ev.StepScheduled) if not event.requests}
+    assert in_vain & {event.step for event in of(trace, ev.SchedulePreempted)}
+    assert decisions(fork_trace(trace, Change(step=1))) == decisions(trace)
+
+
+def test_limits_that_changed_change_again_but_for_those_that_the_fork_turns(crowd: Trace) -> None:
+    (narrowed,) = of(crowd, ev.ConfigChanged)
+    forked = fork_trace(crowd, Change(step=1, knobs={"max_num_seqs": 5, "policy": "fcfs"}))
+    require_sound(forked)
+    (again,) = of(forked, ev.ConfigChanged)
+    assert again.scheduler == msgspec.structs.replace(narrowed.scheduler, max_num_seqs=5, policy="fcfs")
+    first = crowd.events[0]
+    early = [msgspec.structs.replace(narrowed, seq=first.seq, ts=first.ts, step=0)]
+    early += [msgspec.structs.replace(event, seq=event.seq + 1) for event in crowd.events if event is not narrowed]
+    require_sound(fork_trace(Trace(crowd.header, early), Change(step=1, knobs={"policy": "priority"})))
+
+
 def test_a_failure_ends_whoever_runs_then(tmp_path: Path) -> None:
     crowds = (record_crowd(tmp_path / f"{seed}.jsonl", seed) for seed in range(3, 9))
     trace = next(trace for trace in crowds if ev.ExecutorFailed in trace.types)
@@ -200,9 +220,11 @@ def test_limits_hold_from_the_fork_on(crowd: Trace, share: float, change: dict[s
     before = [event for event in forked.events if event.step < step]
     assert [(type(e), e.step) for e in before][:50] == [(type(e), e.step) for e in crowd.events if e.step < step][:50]
     threshold = change.get("long_prefill_token_threshold")
+    narrowed = of(forked, ev.ConfigChanged)[-1]
     for event in of(forked, ev.StepStarted):
         if event.step >= step:
-            assert event.token_budget == change.get("max_num_batched_tokens", 16)
+            budget = 16 if event.seq < narrowed.seq else narrowed.scheduler.max_num_batched_tokens
+            assert event.token_budget == change.get("max_num_batched_tokens", budget)
     if threshold:
         rows = [event for event in of(forked, ev.ScheduleRequest) if event.step >= step]
         assert rows
@@ -317,6 +339,7 @@ def test_the_same_fork_is_the_same_to_the_last_byte(crowd: Trace) -> None:
         (Change(step=3, knobs={"max_num_seqs": 0}), ConfigError, "max_num_seqs must be an integer >= 1"),
         (Change(step=3, knobs={"max_num_seqs": True}), ConfigError, "max_num_seqs must be a number"),
         (Change(step=3, knobs={"max_num_seqs": 1 << 31}), ConfigError, "max_num_seqs must be at most 2147483647"),
+        (Change(step=1, knobs={"num_gpu_blocks": 1 << 24}), ConfigError, "A fork has at most 1048576 blocks"),
         (Change(step=1, knobs={"num_gpu_blocks": 1}), ConfigError, "num_gpu_blocks must be at least 2"),
         (Change(step=1, knobs={"num_gpu_blocks": 3}), ConfigError, "max_model_len"),
         (Change(step=1, knobs={"block_size": 0}), ConfigError, "block_size"),
