@@ -30,6 +30,13 @@ class Shot(NamedTuple):
     height: int = 800
     scheme: str = "light"
     pixels: int = 1
+    element: str | None = None
+    """Selector of what is taken; None: all that a screen shows."""
+
+
+def _figure(name: str, query: str, element: str = ".stage", scheme: str = "light") -> Shot:
+    """A figure for docs/figures.md, as high as it is."""
+    return Shot(f"figures/{name}", query, 1180, 2600, scheme, element=element)
 
 
 SHOTS = (
@@ -40,7 +47,24 @@ SHOTS = (
     Shot("forward-pass", "?trace=mixed-batch&step=4&view=forward"),
     Shot("gallery", "?page=gallery"),
     Shot("quiz", "?page=quiz&trace=crowded&question=7&answers=------2"),
+    Shot("what-if", "?page=what-if&trace=preemption&step=22&fork=1&num_gpu_blocks=16", 1280, 1000),
     Shot("phone", "?trace=prefix-hit&step=10", 390, 844, pixels=2),
+    _figure("engine-map", "?trace=prefix-hit&step=10&view=engine", ".panel.engine-map"),
+    _figure("kv-memory", "?trace=preemption&step=21&view=kv", ".panel.kv"),
+    _figure("prefix-cache", "?trace=eviction&step=27&view=prefix", ".panel.prefix"),
+    _figure("chunked-prefill", "?trace=chunked-prefill&step=5&view=chunks"),
+    _figure("guided-decoding", "?trace=fsm-choice&step=2&view=guided", ".panel.guided"),
+    _figure("speculative-decoding", "?trace=spec-draft&step=8&view=speculation", ".panel.speculation"),
+    _figure("life-lines", "?trace=crowded&step=12&view=life"),
+    _figure("preemption", "?trace=preemption&step=35&view=preemption"),
+    _figure("why", "?trace=head-of-line&step=4&view=scheduler&req=2"),
+    _figure("checks", "?trace=crowded&step=12&view=checks"),
+    _figure("raw-events", "?trace=preemption&step=21&view=events"),
+    _figure("latency", "?trace=mixed-batch&step=9&view=latency"),
+    _figure("statistics", "?trace=preemption&step=30&view=statistics"),
+    _figure("roofline", "?trace=mixed-batch&step=9&view=roofline"),
+    _figure("quiz", "?page=quiz&trace=crowded&question=7&answers=------2"),
+    _figure("what-if", "?page=what-if&trace=preemption&step=22&fork=1&max_num_seqs=2", ".what-if"),
 )
 
 
@@ -85,10 +109,17 @@ def _take(browser: Browser, url: str, shot: Shot) -> None:
         device_scale_factor=shot.pixels,
     )
     page.goto(url + shot.query)
-    page.wait_for_selector(".board .stage, .board .situations")
+    page.wait_for_selector(".board .panel, .board .situations")
     page.evaluate("document.fonts.ready")
     page.wait_for_timeout(800)  # Streamlit settles the height of the page
-    page.screenshot(path=_IMAGES / f"{shot.name}.png")
+    path = _IMAGES / f"{shot.name}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if shot.element is None:
+        page.screenshot(path=path)
+    else:
+        figure = page.locator(shot.element).first
+        figure.evaluate("figure => { figure.style.alignSelf = 'start'; }")  # no higher than what it holds
+        figure.screenshot(path=path)
     page.close()
 
 
