@@ -18,6 +18,7 @@ from sim.timeline import Timeline
 from tests.core.driver import record_crowd
 from viz.cut import UNPLANNED
 from viz.explain import explain
+from viz.open_trace import SHIPPED
 from viz.terminal.step import step_view
 from viz.terminal.summary import trace_view
 from viz.terminal.words import duration, share, visible
@@ -227,6 +228,14 @@ def test_a_trace_without_steps_and_one_cut_short(
     (tmp_path / "cut.jsonl").write_bytes(path.read_bytes()[:40_000].rstrip(b"}\n"))
     assert main(["trace", str(tmp_path / "cut.jsonl")]) == 0
     assert "was cut short" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_trace_cut_before_its_first_plan_is_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (SHIPPED / "preemption.jsonl").read_bytes().splitlines(keepends=True)
+    called = next(place for place, line in enumerate(lines) if b'"schedule.called"' in line)
+    (tmp_path / "cut.jsonl").write_bytes(b"".join(lines[: called + 1]))
+    assert main(["trace", str(tmp_path / "cut.jsonl")]) == 0
+    assert "no step has computed anything" in capsys.readouterr().out
 
 
 def test_a_step_cut_within_its_plan_claims_nothing_that_it_does_not_know(timeline: Timeline) -> None:
