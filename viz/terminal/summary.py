@@ -139,6 +139,9 @@ class _Steps:
         self._series = series
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if not self._series:
+            yield Text("none: the trace ends before its first plan", "dim")
+            return
         # Two columns a step where there is room, so that a short trace does not look like a comma.
         width = options.max_width - 12
         per_bucket = -(-len(self._series) // width)
