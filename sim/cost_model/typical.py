@@ -1,4 +1,4 @@
-"""`TypicalModel`: a step takes as long as the usual one of its kind. For runs too short to calibrate by."""
+"""`TypicalModel`: a step takes as long as those of its kind took on average. For runs too short to calibrate by."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import islice
 
 from engine.errors import TraceError
 from engine.trace.file import AnyTrace
-from sim.cost_model.calibrated import MIN_STEPS, fit
+from sim.cost_model.calibrated import MIN_STEPS, CalibratedModel, fit
 from sim.cost_model.composition import StepComposition
 from sim.cost_model.cost_model import CostModel, StepTime
 from sim.cost_model.recorded_steps import RecordedStep, recorded_steps
@@ -20,16 +20,16 @@ _UNKNOWN_NS = 1_000_000
 
 
 class TypicalModel:
-    """The median time of the recorded steps of a kind: prefill, decode or mixed; of all, where there was none.
+    """The mean time of the recorded steps of a kind: prefill, decode or mixed; of all, where there was none.
 
     Args:
         steps: recorded ones.
     """
 
     def __init__(self, steps: Sequence[RecordedStep]) -> None:
-        self._all = _median(steps, _UNKNOWN_NS)
+        self._all = _mean(steps, _UNKNOWN_NS)
         self._of_phase = {
-            phase: _median([step for step in steps if step.composition.phase == phase], self._all)
+            phase: _mean([step for step in steps if step.composition.phase == phase], self._all)
             for phase in ("prefill", "decode", "mixed")
         }
 
@@ -43,7 +43,11 @@ class TypicalModel:
 
 
 def cost_model_of(trace: AnyTrace) -> CostModel:
-    """How long steps take in the run that a trace records: fitted if there are enough of them, else the usual time."""
+    """How long steps take in the run that a trace records: fitted if there are enough of them, else on average.
+
+    All together they take as long as they did: what disturbed the recorded run is spread over it, so that another run
+    is compared with it on equal terms.
+    """
     steps = list(islice(recorded_steps(trace.events), _MOST_STEPS))
     header = trace.header
     if len(steps) < MIN_STEPS or header.config.scheduler.async_scheduling:
@@ -52,8 +56,11 @@ def cost_model_of(trace: AnyTrace) -> CostModel:
         device = fit(steps, name=header.device, model=header.model, kv_cache=header.kv_cache, traces=())
     except TraceError:  # too few are left without the disturbed ones
         return TypicalModel(steps)
-    return device.model_of_time()
+    fitted = device.model_of_time()
+    total = sum(fitted.step_ns(step.composition) for step in steps)
+    stretch = sum(step.duration_ns for step in steps) / total if total else 1.0
+    return CalibratedModel(fitted.knee, [ns * stretch for ns in fitted.terms_ns])
 
 
-def _median(steps: Sequence[RecordedStep], otherwise: int) -> int:
-    return round(statistics.median(step.duration_ns for step in steps)) if steps else otherwise
+def _mean(steps: Sequence[RecordedStep], otherwise: int) -> int:
+    return round(statistics.fmean(step.duration_ns for step in steps)) if steps else otherwise

@@ -10,7 +10,7 @@ import pytest
 from engine.cli import main
 from engine.trace import events as ev
 from engine.trace.file import Trace, read_trace, write_trace
-from sim.diff import diff_runs, diff_states
+from sim.diff import diff_runs, diff_states, steps_that_differ
 from sim.field_differences import FieldDifference
 from sim.fork import Change, fork_trace
 from sim.timeline import Timeline
@@ -160,3 +160,11 @@ def test_the_command(tmp_path: Path, forked: Trace, capsys: pytest.CaptureFixtur
 def test_what_cannot_be_compared(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", str(PREEMPTION), *arguments]) != 0
     assert sentence in capsys.readouterr().err
+
+
+def test_steps_differ_from_where_the_runs_part(recorded: Trace) -> None:
+    roomy = Timeline(fork_trace(recorded, Change(step=1, knobs={"num_gpu_blocks": 40})))
+    differing = steps_that_differ(Timeline(recorded), roomy)
+    assert differing[0] == 21
+    assert differing[-1] == max(Timeline(recorded).steps[-1], roomy.steps[-1])
+    assert steps_that_differ(roomy, roomy) == []
