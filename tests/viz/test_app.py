@@ -227,3 +227,86 @@ def test_the_help_has_the_words_that_the_panels_use() -> None:
     words = (_APP.parent / "components" / "help.html").read_text(encoding="utf-8")
     for word in ("evicted", "cached", "budget", "slot", "super-sequence"):
         assert word in words.partition("<h2>Keys")[0]
+
+
+# --- an impossible trace --------------------------------------------------------------------------------------------
+
+
+def broken_at(tmp_path: Path, step: int, tag: str, old: str, new: str) -> Path:
+    """The trace `prefix-hit`, with the first event of a type at or after a step edited."""
+    lines = (SHIPPED / "prefix-hit.jsonl").read_text().splitlines()
+    edited = next(
+        place
+        for place, line in enumerate(lines)
+        if f'"type":"{tag}"' in line and json.loads(line)["step"] >= step and old in line
+    )
+    lines[edited] = lines[edited].replace(old, new)
+    path = tmp_path / "broken.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def impossible(tmp_path: Path) -> Path:
+    """A trace in which step 10 gives a request a block that does not exist."""
+    return broken_at(tmp_path, 10, "kv.allocated", '"block_ids":[9,', '"block_ids":[9999,')
+
+
+@pytest.mark.parametrize("view", [name for name in VIEWS if name not in ("events", "checks")])
+def test_a_view_that_an_impossible_event_keeps_from_being_drawn_says_so(impossible: Path, view: str) -> None:
+    data = opened(trace=str(impossible), step=12, view=view)
+    drawn = Drawn(data["parts"]["stage"])
+    assert data["step"] == 12
+    if VIEWS[view].group == "step":
+        assert drawn.one(data_panel="undrawn")
+        assert "9999" in drawn.text
+        assert {e["data-act"] for e in drawn.all(data_act=None)} >= {"view:checks", "view:events"}
+    assert Drawn(opened(trace=str(impossible), step=9, view=view)["parts"]["stage"]).all(data_panel=None)
+
+
+def test_the_events_and_the_rules_of_an_impossible_trace_can_be_read(impossible: Path) -> None:
+    events = Drawn(opened(trace=str(impossible), step=12, view="events")["parts"]["stage"])
+    assert events.all(data_event=None)
+    assert "cannot be told" in events.text
+    checks = Drawn(opened(trace=str(impossible), step=12, view="checks")["parts"]["stage"])
+    assert checks.all(data_violation=None)
+    assert not checks.all(data_panel="undrawn")
+
+
+def test_what_the_trace_cannot_tell_is_no_reason_to_hide_the_step_before(impossible: Path) -> None:
+    drawn = Drawn(opened(trace=str(impossible), step=9)["parts"]["stage"])
+    assert drawn.one(data_panel="scheduler")
+    assert not drawn.all(data_panel="undrawn")
+
+
+def test_lists_that_do_not_fit_together_are_told_in_a_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = (SHIPPED / "fsm-choice.jsonl").read_text().splitlines()
+    for place, line in enumerate(lines):
+        event = json.loads(line)
+        if event["type"] == "grammar.bitmask":
+            lines[place] = json.dumps(event | {"num_allowed": []})
+    path = tmp_path / "short.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    drawn = Drawn(opened(trace=str(path), step=2, view="guided")["parts"]["stage"])
+    assert drawn.one(data_panel="undrawn")
+    assert "does not fit together" in drawn.text
+    assert "could not be drawn" in caplog.text, "where it went wrong is in the log"
+
+
+def test_a_written_path_is_opened_once_also_if_it_cannot_be_drawn(impossible: Path) -> None:
+    test = AppTest.from_file(str(_APP), default_timeout=60)
+    test.query_params["page"] = "gallery"
+    test.run()
+    test.text_input[0].input("nowhere.jsonl").run()
+    assert "cannot be read" in test.error[0].value
+    test.text_input[0].input(f" {impossible} ").run()
+    assert not test.exception
+    assert test.query_params["trace"] == str(impossible)
+
+
+@pytest.mark.parametrize("search", ["scheduled > 3", "hit_rate < 1", "r0", "block 3"])
+def test_searching_an_impossible_trace_ends_in_a_step_or_a_sentence(impossible: Path, search: str) -> None:
+    parts = opened(trace=str(impossible), step=12, find=search, view="checks")["parts"]
+    assert Drawn(parts["finder"]).text

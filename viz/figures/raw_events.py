@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from engine.errors import TraceError
 from engine.trace.described import doc_of, meanings
 from engine.trace.events import EVENT_TYPES, Event, RequestAborted, SchedulePreempted
 from sim.timeline import StepView
@@ -18,6 +19,7 @@ from viz.figures.event_fields import brief, fields, prose, tag_of, value
 from viz.figures.html import Html, el
 from viz.figures.parts import Selection, chip, count, empty, label, panel
 from viz.theme import request_class
+from viz.undrawn import in_a_sentence
 
 #: Lines drawn; a filter shows others.
 _ROWS = 160
@@ -38,7 +40,8 @@ def raw_events(view: StepView, selection: Selection) -> Html:
     before, own = view.preceding, view.events
     kept = _filter(selection.only)
     parts = {"since the step before": _those(kept, before), "this step": _those(kept, own)}
-    drawn = list(_parts(parts, selection, {reason.seq: reason for reason in explain(view)}))
+    reasons, untold = _reasons(view)
+    drawn = [*untold, *_parts(parts, selection, reasons)]
     left_out = sum(map(len, parts.values())) - _ROWS
     if left_out > 0:
         drawn.append(el("p", "more", f"… {count(left_out, 'event')} more: choose a type or a request above"))
@@ -52,6 +55,15 @@ def raw_events(view: StepView, selection: Selection) -> Html:
         _legend(),
         el("div", "event-list", *drawn),
     )
+
+
+def _reasons(view: StepView) -> tuple[dict[int, Reason], list[Html]]:
+    """The reason of each decision; or none, and why: an impossible event is read here, where nothing else is drawn."""
+    try:
+        with in_a_sentence():
+            return {reason.seq: reason for reason in explain(view)}, []
+    except TraceError as error:
+        return {}, [empty(f"Why this was decided cannot be told: {error}")]
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------

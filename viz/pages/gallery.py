@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
-from engine.errors import TraceError
+from engine.errors import OrreryError, TraceError
 from viz import address
 from viz.components.board import board
 from viz.figures.gallery import card, cards
@@ -17,6 +17,10 @@ from viz.figures.html import Html, el
 from viz.figures.masthead import masthead, notice
 from viz.gallery import GALLERY, Situation, situation
 from viz.open_trace import open_timeline, path_of
+from viz.undrawn import in_a_sentence
+
+#: Of the session: what was uploaded or written, and why it could not be opened.
+_UPLOAD, _PATH, _REFUSED = "upload", "path", "refused"
 
 
 def page() -> None:
@@ -30,10 +34,18 @@ def show(*notices: Html) -> None:
     header = masthead("open a trace", None, None, view=None, notices=notices)
     board({"header": header, "stage": _situations()}, on_act=_on_act, key="gallery")
     left, right = st.columns(2)
-    _own_file(left.file_uploader("Or a trace of your own", type=["jsonl", "zst"], help="A .jsonl or .jsonl.zst file"))
-    path = right.text_input("Or the path of one on this machine", placeholder="run.jsonl")
-    if path:
-        _open_checked(path)
+    left.file_uploader(
+        "Or a trace of your own",
+        type=["jsonl", "zst"],
+        help="A .jsonl or .jsonl.zst file",
+        key=_UPLOAD,
+        on_change=_open_upload,
+    )
+    right.text_input(
+        "Or the path of one on this machine", placeholder="run.jsonl", key=_PATH, on_change=_open_written_path
+    )
+    if refused := st.session_state.pop(_REFUSED, None):
+        st.error(refused)
 
 
 def _situations() -> Html:
@@ -60,23 +72,32 @@ def _on_act(act: dict[str, Any]) -> None:
         address.follow(act)
 
 
-def _own_file(uploaded: UploadedFile | None) -> None:
+def _open_upload() -> None:
     """An uploaded trace is kept in a file, so that it has an address like any other."""
+    uploaded: UploadedFile | None = st.session_state[_UPLOAD]
     if uploaded is None:
         return
-    folder = Path(tempfile.gettempdir()) / "orrery-uploads" / uploaded.file_id
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / Path(uploaded.name).name
-    path.write_bytes(uploaded.getvalue())
-    _open_checked(str(path))
+    try:
+        path = Path(tempfile.mkdtemp(prefix="orrery-upload-")) / Path(uploaded.name).name
+        path.write_bytes(uploaded.getvalue())
+    except (OSError, ValueError) as error:
+        st.session_state[_REFUSED] = f"The trace {uploaded.name} cannot be kept on this machine: {error}."
+    else:
+        _open_checked(str(path))
+
+
+def _open_written_path() -> None:
+    if path := st.session_state[_PATH].strip():
+        _open_checked(path)
 
 
 def _open_checked(path: str) -> None:
+    """Address a trace, unless it is none; what is wrong then is said beside the field."""
     try:
-        file = path_of(path).absolute()
-        open_timeline(str(file))
-    except TraceError as error:
-        st.error(str(error))
+        with in_a_sentence():
+            file = path_of(path).absolute()
+            open_timeline(str(file))
+    except OrreryError as error:
+        st.session_state[_REFUSED] = str(error)
     else:
         address.go_to("step", trace=str(file))
-        st.rerun()

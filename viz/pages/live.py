@@ -15,6 +15,7 @@ from viz.figures.masthead import action, masthead, notice
 from viz.live import HOW_TO_INSTALL, Arrival, LiveRun, Recipe, can_run
 from viz.open_trace import open_timeline
 from viz.pages.step import draw
+from viz.undrawn import in_a_sentence
 
 _PROMPTS = """\
 Once upon a time, in a small town by the sea, there lived an old man who kept the lighthouse.
@@ -153,11 +154,6 @@ def _look(run: LiveRun, was_running: bool) -> None:
 
 
 def _draw(run: LiveRun, running: bool) -> None:
-    try:
-        timeline, version = open_timeline(str(run.trace))
-    except TraceError as error:
-        _head(notice(str(error), error=True))
-        return
     actions = [action("Stop", "live:stop", "end the run after this step; what was recorded stays")] if running else []
     if running and address.step_number() is not None:
         actions.append(action("Follow", "live:follow", "show each step as it happens"))
@@ -171,4 +167,9 @@ def _draw(run: LiveRun, running: bool) -> None:
             case _:
                 address.follow(act)
 
-    draw("live run", timeline, version, *actions, growing=running, newest=True, on_act=on_act)
+    try:
+        with in_a_sentence():
+            timeline, version = open_timeline(str(run.trace))
+            draw("live run", timeline, version, *actions, growing=running, newest=True, on_act=on_act)
+    except TraceError as error:
+        _head(notice(str(error), error=True))

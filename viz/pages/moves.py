@@ -6,12 +6,13 @@ from typing import Any
 
 import streamlit as st
 
-from engine.errors import QueryError
+from engine.errors import OrreryError, TraceError
 from sim.timeline import Timeline
 from viz import address
 from viz.figures.parts import Selection
 from viz.jumps import Jump, Landing, land
 from viz.search import Search, search
+from viz.undrawn import in_a_sentence
 
 _LANDED = "landed"
 
@@ -22,8 +23,11 @@ def sought(timeline: Timeline) -> Search | str | None:
     if not text:
         return None
     try:
-        return search(timeline, text)
-    except QueryError as error:
+        with in_a_sentence():
+            found = search(timeline, text)
+            _ = found.steps  # all that it finds is marked in the spine
+            return found
+    except OrreryError as error:
         return str(error)
 
 
@@ -72,6 +76,10 @@ def _go(jump: Jump, timeline: Timeline, start: int, selection: Selection) -> Non
     found = sought(timeline)
     if isinstance(found, str):
         return  # the sentence that says why stands beside the field
-    landing = land(jump, timeline, start, selection, found)
+    try:
+        with in_a_sentence():
+            landing = land(jump, timeline, start, selection, found)
+    except TraceError as error:
+        landing = Landing(start, str(error))
     st.session_state[_LANDED] = landing
     address.go_to_step(landing.step)

@@ -26,6 +26,7 @@ from viz.pages import moves
 from viz.proofs import takes_long
 from viz.quiz.course import questions_of_step
 from viz.search import Search
+from viz.undrawn import in_a_sentence
 from viz.views import DEFAULT
 
 
@@ -96,7 +97,11 @@ def draw(
 
 def _next_question(timeline: Timeline, step: int) -> str:
     """What the next step is going to decide, as a question; nothing if there is none."""
-    asked = questions_of_step(timeline.step(step + 1)) if step < timeline.steps[-1] else []
+    try:
+        with in_a_sentence():
+            asked = questions_of_step(timeline.step(step + 1)) if step < timeline.steps[-1] else []
+    except TraceError:
+        return ""  # an impossible step says so itself, once it is shown
     # Those that need more than what is on the page have no place beneath it.
     fitting = [each for each in asked if each.question.given is None and "automaton" not in each.question.sights]
     return teaser(fitting[0]) if fitting else ""
@@ -129,12 +134,16 @@ def _step(name: str, timeline: Timeline, newest: bool) -> tuple[int | None, list
 
 def _with_request(selection: Selection, view: StepView) -> Selection:
     """With nobody selected, the first request that is in the middle of something."""
-    if selection.request in view.planned.requests:
+    try:
+        planned = view.planned
+    except TraceError:
+        return selection  # the panels say why there is no such state
+    if selection.request in planned.requests:
         return selection
     masked = [serial for e in view.events if isinstance(e, ev.GrammarBitmaskFilled) for serial in e.requests]
     if selection.view == "guided" and masked:
         return replace(selection, request=masked[0])
-    rows = view.planned.plan.rows if view.planned.plan else {}
+    rows = planned.plan.rows if planned.plan else {}
     prefills = [serial for serial, row in rows.items() if row.phase == "prefill"]
     chosen = next(iter([*prefills[-1:], *rows]), None)
     return replace(selection, request=chosen)
