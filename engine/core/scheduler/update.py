@@ -31,6 +31,7 @@ _NO_LOGPROBS = RowLogprobs()
 def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput) -> list[EngineCoreOutput]:
     """Append the sampled tokens row by row; whoever reaches a stop leaves the engine."""
     outputs: list[EngineCoreOutput] = []
+    has_logprobs = output.logprobs is not None or output.prompt_logprobs is not None
     drafts = output.draft_token_ids or [[]] * len(plan.rows)
     rows = zip(plan.rows.values(), output.sampled_token_ids, drafts, strict=True)
     for index, (row, token_ids, draft_token_ids) in enumerate(rows):
@@ -60,7 +61,8 @@ def apply_output(scheduler: Scheduler, plan: StepPlan, output: ModelRunnerOutput
         if stop:
             scheduler.finish(request, stop.status, _why_stopped(stop), stop.stop_reason)
         if appended:
-            outputs.append(news_of(request, appended, logprobs=_logprobs_of(output, index, len(appended))))
+            logprobs = _logprobs_of(output, index, len(appended)) if has_logprobs else _NO_LOGPROBS
+            outputs.append(news_of(request, appended, logprobs=logprobs))
     return outputs
 
 
@@ -178,8 +180,6 @@ def _why_stopped(stop: Stop) -> str:
 
 def _logprobs_of(output: ModelRunnerOutput, row: int, num_appended: int) -> RowLogprobs:
     """Those of a row's appended tokens; what was cut off with its tokens is gone."""
-    if output.logprobs is None and output.prompt_logprobs is None:
-        return _NO_LOGPROBS
     new = output.logprobs[row][:num_appended] if output.logprobs else None
     return RowLogprobs(new or None, output.prompt_logprobs[row] if output.prompt_logprobs else None)
 
