@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from engine.errors import TraceError
 from engine.trace.events import Header
-from engine.trace.file import read_trace
+from engine.trace.open_file import open_trace
 from sim.cost_model.calibrated import TERMS, CalibratedDevice, fit
 from sim.cost_model.device_file import write_device
 from sim.cost_model.recorded_steps import RecordedStep, recorded_steps
@@ -54,7 +54,7 @@ def calibrate_from(traces: list[Path]) -> CalibratedDevice:
     headers: list[Header] = []
     steps: list[RecordedStep] = []
     for path in traces:
-        trace = read_trace(path)
+        trace = open_trace(path)
         _require_comparable(path, trace.header, headers)
         headers.append(trace.header)
         steps += recorded_steps(trace.events)

@@ -22,7 +22,7 @@ def app(
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
 ) -> None:
     """Open the app in a browser."""
-    from engine.trace.file import read_trace
+    from engine.trace.open_file import open_trace
 
     if _in_use(port):
         raise OrreryError(f"port {port} is in use: choose another with --port.")
@@ -30,7 +30,7 @@ def app(
     # It runs on a person's own machine: nobody else on the network is to read its files.
     command += ["--server.address", "localhost", "--server.headless", "false" if browser else "true"]
     if trace is not None:
-        read_trace(trace)  # what is wrong with it is said here rather than on the page
+        open_trace(trace)  # what is wrong with it is said here rather than on the page
         command += ["--", str(trace.resolve())]
     os.execv(sys.executable, command)
 

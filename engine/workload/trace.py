@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from engine.trace import events as ev
-from engine.trace.file import read_trace
+from engine.trace.open_file import open_trace
 from engine.workload.reading import Since
 from engine.workload.request import WorkloadRequest
 
@@ -22,7 +22,7 @@ def read_trace_requests(path: Path, left_out: Counter[str]) -> Iterator[Workload
     Raises:
         TraceError: it is no trace, or a damaged one.
     """
-    trace = read_trace(path)
+    trace = open_trace(path)
     num_output_tokens: Counter[int] = Counter()
     for event in trace.events:
         if isinstance(event, ev.UpdateRequest):

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from engine.trace.file import read_trace
+from engine.trace.open_file import open_trace
 
 #: Kinds of events that are named when they are left out.
 _MOST_NAMED = 6
@@ -30,7 +30,7 @@ def export(
 
     format = format_named(to)
     place = output or default_place(trace_file, format)
-    trace = read_trace(trace_file)
+    trace = open_trace(trace_file)
     report = run_export(format, trace.header, trace.events, place)
     console = Console(highlight=False, soft_wrap=True)
     if trace.truncated:
