@@ -34,7 +34,7 @@ def page() -> Page:
 def unknown_page() -> str | None:
     """A page that is asked for and does not exist, in one sentence."""
     asked = st.query_params.get("page", "step")
-    return None if asked in _PAGES else f"There is no page {asked}: the pages are {', '.join(_PAGES)}."
+    return None if asked in _PAGES else f"There is no page {_shortened(asked)}: the pages are {', '.join(_PAGES)}."
 
 
 def go_to(page: Page, **parameters: str) -> None:

@@ -310,3 +310,8 @@ def test_a_written_path_is_opened_once_also_if_it_cannot_be_drawn(impossible: Pa
 def test_searching_an_impossible_trace_ends_in_a_step_or_a_sentence(impossible: Path, search: str) -> None:
     parts = opened(trace=str(impossible), step=12, find=search, view="checks")["parts"]
     assert Drawn(parts["finder"]).text
+
+
+def test_a_long_page_name_is_shortened_in_the_sentence() -> None:
+    said = Drawn(opened(page="x" * 3000)["parts"]["header"]).text
+    assert f"There is no page {'x' * 40}…: the pages are step" in said

@@ -191,3 +191,13 @@ def test_requests_have_colours_that_read_and_repeat_with_a_pattern() -> None:
     on = {"#0072B2": "#FFFFFF"}
     for colour in REQUEST_COLOURS[:-1]:
         assert contrast(colour, on.get(colour, "#14171C")) >= 4.5
+
+
+def test_a_card_has_room_for_what_was_asked_and_for_what_came_back() -> None:
+    view = shipped("crowded").step(10)
+    text = Drawn(requests(view, Selection(view="scheduler"))).text
+    for request in view.after.requests.values():
+        for tokens, most in ((request.prompt_token_ids, 20), (request.output_token_ids, 40)):
+            end = "".join(map(view.after.piece_text, tokens[-most:])).replace("\n", " ⏎ ")
+            assert ("…" if len(tokens) > most else "") + end in text
+    assert any(len(request.prompt_token_ids) > 20 for request in view.after.requests.values())

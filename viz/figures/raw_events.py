@@ -16,7 +16,7 @@ from sim.timeline import StepView
 from viz.explain import NO_DECISION, Reason, explain
 from viz.figures.code import code
 from viz.figures.event_fields import brief, fields, prose, tag_of, value
-from viz.figures.html import Html, el
+from viz.figures.html import Html, el, join
 from viz.figures.parts import Selection, chip, count, empty, label, panel
 from viz.theme import request_class
 from viz.undrawn import in_a_sentence
@@ -162,7 +162,7 @@ def _row(event: Event, *, opened: bool) -> Html:
         el("button", "seq", f"{event.seq:,}", data_act=act, aria_expanded="true" if opened else "false"),
         el("code", "type", el("i", f"kind {event.kind.value}"), tag_of(event)),
         el("span", "") if not named or hasattr(event, "requests") else chip(named[0]),
-        el("span", "facts-of", *facts),
+        el("span", "facts-of", join(facts, " ")),
         data_act=act,
         data_event=event.seq,
         data_type=tag_of(event),

@@ -263,13 +263,14 @@ def requests(view: StepView, selection: Selection, limit: int = 40) -> Html:
     return panel("requests", "Requests", subtitle, *(cards or [empty("No request has arrived yet.")]))
 
 
-def _text(state: State, token_ids: Sequence[int], most: int = 60) -> str:
-    """The end of a text, on one line."""
-    return "".join(map(state.piece_text, token_ids[-most:])).replace("\n", " ⏎ ")
+def _text(state: State, token_ids: Sequence[int], most: int) -> str:
+    """The end of a text, on one line, so short that a card has room for it."""
+    cut = "…" if len(token_ids) > most else ""
+    return cut + "".join(map(state.piece_text, token_ids[-most:])).replace("\n", " ⏎ ")
 
 
 def _card(request: RequestState, state: State, selection: Selection) -> Html:
-    prompt, answer = _text(state, request.prompt_token_ids), _text(state, request.output_token_ids)
+    prompt, answer = _text(state, request.prompt_token_ids, 20), _text(state, request.output_token_ids, 40)
     done = request.num_computed_tokens / max(1, request.num_tokens)
     status = request.finish_reason or request.status.value
     if request.sending or request.receiving:
