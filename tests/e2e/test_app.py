@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -190,3 +191,72 @@ _SMALLEST_TEXT = """() => {
   }
   return smallest;
 }"""
+
+
+_CLIPPED = """() => {
+  const root = [...document.querySelectorAll("*")].map((e) => e.shadowRoot).find((r) => r?.querySelector(".board"));
+  const board = root.querySelector(".board"), width = document.documentElement.clientWidth, found = [];
+  const walker = document.createTreeWalker(board, NodeFilter.SHOW_TEXT);
+  for (let text = walker.nextNode(); text; text = walker.nextNode()) {
+    const element = text.parentElement;
+    if (!text.textContent.trim() || !element.checkVisibility({ contentVisibilityAuto: true })) continue;
+    const range = document.createRange();
+    range.selectNodeContents(text);
+    const box = range.getBoundingClientRect();
+    for (let around = element; around !== board; around = around.parentElement) {
+      const style = getComputedStyle(around), edge = around.getBoundingClientRect();
+      if (/auto|scroll/.test(style.overflowX + style.overflowY)) break;  // it can be scrolled to
+      if (style.webkitLineClamp !== "none" || style.textOverflow === "ellipsis") break;  // an ellipsis says it
+      const wide = box.right > edge.right + 1.5 || box.left < edge.left - 1.5;
+      const tall = box.bottom > edge.bottom + 2.5 || box.top < edge.top - 2.5;
+      if (/hidden|clip/.test(style.overflowX) && (wide || tall)) found.push(text.textContent);
+      if (around.parentElement === board && (box.right > width + 1 || box.left < -1)) found.push(text.textContent);
+    }
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("size", [_DESK, _PHONE], ids=["desk", "phone"])
+def test_no_text_is_cut_or_beside_the_screen(browser: Browser, app_url: str, size: dict[str, int]) -> None:
+    visit = Visit(browser, app_url, viewport=size)
+    page = visit.open("?trace=crowded&step=10&req=1&block=3")
+    for name in VIEWS:
+        page.click(f'.views [data-act="view:{name}"]')
+        page.wait_for_selector(f".stage.{name}")
+        assert page.evaluate(_CLIPPED) == [], name
+    visit.context.close()
+    assert visit.complaints == []
+
+
+@pytest.mark.parametrize("address", ["?page=", "?trace=", "?trace=prefix-hit&step=", "?trace=prefix-hit&find="])
+def test_what_is_long_in_an_address_does_not_widen_the_page(browser: Browser, app_url: str, address: str) -> None:
+    visit = Visit(browser, app_url, viewport=_PHONE)
+    page = visit.open(address + "x" * 3000)
+    page.wait_for_selector(".board [data-part=stage] *")
+    assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= _PHONE["width"]
+    assert page.evaluate(_CLIPPED) == []
+    visit.context.close()
+
+
+def test_an_uploaded_trace_has_an_address_also_if_it_is_impossible(visit: Visit) -> None:
+    lines = (SHIPPED / "prefix-hit.jsonl").read_bytes().splitlines(keepends=True)
+    late = [line for line in lines if b'"request.added"' not in line]
+    page = visit.open("?page=gallery")
+    page.set_input_files("input[type=file]", [{"name": "ü.jsonl", "mimeType": "", "buffer": b"".join(late)}])
+    page.wait_for_selector('[data-panel="undrawn"]')
+    assert "no request r0 has been added" in page.locator('[data-panel="undrawn"]').inner_text()
+    page.click('[data-act="view:events"]')
+    page.wait_for_selector("[data-event]")
+    assert "trace=" in page.url
+
+
+def test_a_file_that_vanishes_while_it_is_shown_is_said(visit: Visit, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes((SHIPPED / "prefix-hit.jsonl").read_bytes())
+    page = visit.open(f"?trace={path}&step=3")
+    page.wait_for_selector(".bar.now")
+    path.unlink()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector(".notice.error")
+    assert "run.jsonl cannot be read" in page.locator(".notice.error").inner_text()
