@@ -24,6 +24,8 @@ from engine.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
 
+#: Seconds that a run has to end its step when it is stopped.
+_PATIENCE_S = 20
 HOW_TO_INSTALL = "pip install 'llm-orrery[engine]'"
 
 
@@ -83,6 +85,8 @@ class LiveRun:
     process: subprocess.Popen[bytes]
     trace: Path
     log: Path
+    stopped: bool = False
+    """Somebody ended it before its time."""
 
     @classmethod
     def start(cls, recipe: Recipe) -> LiveRun:
@@ -113,15 +117,20 @@ class LiveRun:
     def failure(self) -> str | None:
         """Why it ended before its time, in one sentence; None if it did not."""
         code = self.process.poll()
-        if not code or code in (-signal.SIGTERM, 128 + signal.SIGTERM):
+        if not code or self.stopped or code in (-signal.SIGTERM, 128 + signal.SIGTERM):
             return None
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else f"The engine ended with exit code {code} and said nothing."
 
     def stop(self) -> None:
         """End the run after the step it is in; what was recorded stays."""
+        self.stopped = True
         self.process.terminate()
-        self.process.wait(timeout=20)
+        try:
+            self.process.wait(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired:  # its step does not end
+            self.process.kill()
+            self.process.wait()
 
 
 def main(arguments: Sequence[str]) -> int:

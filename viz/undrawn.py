@@ -24,6 +24,6 @@ def in_a_sentence() -> Iterator[None]:
     except OrreryError:
         raise
     except Exception as error:
-        _LOG.exception("A figure could not be drawn.")
+        _LOG.exception("This could not be shown.")
         what = type(error).__name__ + (f": {error}" if str(error) else "")
-        raise TraceError(f"What the trace says here does not fit together ({what}).") from error
+        raise TraceError(f"This cannot be shown ({what}); the log of the app says where it went wrong.") from error

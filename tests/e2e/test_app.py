@@ -243,7 +243,7 @@ def test_an_uploaded_trace_has_an_address_also_if_it_is_impossible(visit: Visit)
     lines = (SHIPPED / "prefix-hit.jsonl").read_bytes().splitlines(keepends=True)
     late = [line for line in lines if b'"request.added"' not in line]
     page = visit.open("?page=gallery")
-    page.set_input_files("input[type=file]", [{"name": "ü.jsonl", "mimeType": "", "buffer": b"".join(late)}])
+    page.set_input_files("input[type=file]", {"name": "ü.jsonl", "mimeType": "", "buffer": b"".join(late)})
     page.wait_for_selector('[data-panel="undrawn"]')
     assert "no request r0 has been added" in page.locator('[data-panel="undrawn"]').inner_text()
     page.click('[data-act="view:events"]')

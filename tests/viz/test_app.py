@@ -291,8 +291,15 @@ def test_lists_that_do_not_fit_together_are_told_in_a_sentence(
     path.write_text("\n".join(lines) + "\n")
     drawn = Drawn(opened(trace=str(path), step=2, view="guided")["parts"]["stage"])
     assert drawn.one(data_panel="undrawn")
-    assert "does not fit together" in drawn.text
-    assert "could not be drawn" in caplog.text, "where it went wrong is in the log"
+    assert "This cannot be shown (IndexError: list index out of range)" in drawn.text
+    assert "This could not be shown" in caplog.text, "where it went wrong is in the log"
+
+
+def test_a_quiz_of_a_trace_that_contradicts_itself_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    path = broken_at(tmp_path, 10, "kv.lookup", '"step":10,', '"step":1,')
+    parts = opened(page="quiz", trace=str(path))["parts"]
+    assert "This cannot be shown (KeyError: 2)" in Drawn(parts["header"]).text
+    assert len(Drawn(parts["stage"]).all(data_situation=None)) == len(GALLERY), "there is a way on"
 
 
 def test_a_written_path_is_opened_once_also_if_it_cannot_be_drawn(impossible: Path) -> None:

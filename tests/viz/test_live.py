@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import msgspec
+import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.sampling_params import SamplingParams
 from engine.trace.file import read_trace
 from sim.replay import replay
 from sim.timeline import Timeline
+from viz import live
 from viz.live import Arrival, LiveRun, Recipe
 from viz.open_trace import SHIPPED
 from viz.traces.make import RECIPES
@@ -50,6 +55,19 @@ def test_stops_between_steps_and_keeps_what_was_recorded() -> None:
     trace = read_trace(run.trace)
     assert trace.truncated is None
     assert len(Timeline(trace).steps) < 8
+
+
+def test_a_step_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_PATIENCE_S", 0.05)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()  # it hears nothing from here on
+    run = LiveRun(process, tmp_path / "run.jsonl", tmp_path / "log.txt")
+    run.stop()
+    assert process.returncode == -signal.SIGKILL
+    assert run.failure is None
+    process.stdout.close()
 
 
 def test_says_why_it_could_not_run() -> None:
