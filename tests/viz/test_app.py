@@ -319,6 +319,14 @@ def test_searching_an_impossible_trace_ends_in_a_step_or_a_sentence(impossible: 
     assert Drawn(parts["finder"]).text
 
 
+def test_a_trace_without_a_step_says_so_and_leads_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "begun.jsonl"
+    path.write_bytes((SHIPPED / "prefix-hit.jsonl").read_bytes().splitlines(keepends=True)[0])
+    parts = opened(trace=str(path), view="life")["parts"]
+    assert "This trace holds no step yet." in Drawn(parts["header"]).text
+    assert Drawn(parts["stage"]).one(data_act="page:gallery")
+
+
 def test_a_long_page_name_is_shortened_in_the_sentence() -> None:
     said = Drawn(opened(page="x" * 3000)["parts"]["header"]).text
     assert f"There is no page {'x' * 40}…: the pages are step" in said

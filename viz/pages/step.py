@@ -76,7 +76,9 @@ def draw(
         notices=tuple(notices),
     )
     parts: dict[str, str] = {"header": header}
-    if step is not None:
+    if step is None:
+        parts["stage"] = action("Open another trace", "page:gallery", "one that shows a situation worth seeing")
+    else:
         view = timeline.step(step)
         drawn = _with_request(selection, view)
         if selection.request not in timeline.life_lines:
