@@ -15,7 +15,7 @@ import pytest
 
 import engine
 from engine.errors import ConfigError, OrreryError, RequestError
-from engine.frontend.processor import Prompt
+from engine.frontend.prompts import Prompt
 from engine.llm import LLM
 from engine.llm_engine import LLMEngine
 from engine.outputs import RequestOutput

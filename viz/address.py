@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import streamlit as st
 
 from viz.figures.parts import Selection
+from viz.gallery import situation
 from viz.theme import Theme
 from viz.views import DEFAULT, VIEWS
 
@@ -133,6 +134,11 @@ def follow(act: dict[str, Any]) -> None:
 
     What is selected already, such as a request, is selected no more; so is what is called `none`.
     """
+    if "open" in act:
+        chosen = situation(act["open"])
+        if chosen is not None:
+            go_to("step", trace=chosen.name, step=str(chosen.step), view=chosen.view)
+        return
     if "page" in act:
         stays = act["page"] in _OF_A_TRACE and page() in _OF_A_TRACE and "trace" in st.query_params
         here = _here() if stays else {}

@@ -78,7 +78,7 @@ VIEWS: dict[str, View] = {
         View("roofline", "Roofline", "is a step bound by memory or by arithmetic?", "run", (roofline,)),
         View("statistics", "Statistics", "how full was the engine over time?", "run", (statistics,)),
         View("life", "Life lines", "what did each request wait for?", "run", (life_lines,)),
-        View("preemption", "Preemption", "who lost its blocks, why it, and at what cost?", "run", (preemption_story,)),
+        View("preemption", "Preemption", "who lost its blocks, why, and at what cost?", "run", (preemption_story,)),
         View("checks", "Checks", "are all rules kept, and does it replay?", "run", (invariants, replay_panel)),
     )
 }

@@ -26,15 +26,22 @@ class Run(NamedTuple):
     words: str
     """What is different in it."""
     timeline: Timeline
+    clocked: Timeline
+    """The same decisions at the times that it is compared by: those of a recorded run are modelled, as a fork's are."""
+
+    @classmethod
+    def of(cls, name: str, words: str, timeline: Timeline, clocked: Timeline | None = None) -> Run:
+        """A run; compared by its own times unless others are given."""
+        return cls(name, words, timeline, clocked or timeline)
 
     def step_at(self, nanoseconds: int) -> int | None:
         """The last step that had begun by then; None before the first."""
-        begun = [facts.step for facts in self.timeline.series if facts.started_ns <= nanoseconds]
+        begun = [facts.step for facts in self.clocked.series if facts.started_ns <= nanoseconds]
         return begun[-1] if begun else None
 
     def facts(self, step: int) -> IterationMetrics | None:
         """A step in numbers; None if the run has no such step."""
-        return next((facts for facts in self.timeline.series if facts.step == step), None)
+        return next((facts for facts in self.clocked.series if facts.step == step), None)
 
 
 class Suggestion(NamedTuple):
@@ -73,10 +80,10 @@ def _suggestions(timeline: Timeline) -> Iterator[Suggestion]:
     if most_tokens == limits.max_num_batched_tokens:
         yield Suggestion("twice the token budget", turned(max_num_batched_tokens=2 * most_tokens))
     if facts.num_preemptions:
-        yield Suggestion("half as much memory again", turned(num_gpu_blocks=pool.num_gpu_blocks * 3 // 2))
+        yield Suggestion("1.5 × the memory", turned(num_gpu_blocks=pool.num_gpu_blocks * 3 // 2))
     tight = max(2, 1 + facts.peak_blocks_in_use * 2 // 3)
     if tight < pool.num_gpu_blocks and fits(tight):
-        yield Suggestion("a third less memory than it used", turned(num_gpu_blocks=tight))
+        yield Suggestion("two thirds of the memory it used", turned(num_gpu_blocks=tight))
     if facts.num_hit_tokens:
         yield Suggestion("without prefix caching", turned(enable_prefix_caching=False))
     if max((each.num_rows for each in timeline.series), default=0) > 1:

@@ -150,7 +150,8 @@ def _show(outputs: list[RequestOutput], seconds: float, trace: Path | None) -> N
     file = escape(shlex.quote(str(trace)))
     console.print(f"The trace is in [bold]{file}[/]. Next:\n", soft_wrap=True)
     console.print(f"   [cyan]orrery replay {file}[/]           prove every decision in it", soft_wrap=True)
-    console.print(f"   [cyan]orrery trace {file} --step 1[/]   see one step\n", soft_wrap=True)
+    console.print(f"   [cyan]orrery trace {file} --step 1[/]   see one step", soft_wrap=True)
+    console.print(f"   [cyan]orrery app {file}[/]              step through it in the browser\n", soft_wrap=True)
 
 
 def _story(output: RequestOutput, completion: CompletionOutput) -> Text:

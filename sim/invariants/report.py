@@ -27,7 +27,8 @@ def render(report: CheckReport, *, verbose: bool = False) -> RenderableType:
     from sim.invariants.checker import INVARIANTS
 
     if not verbose:
-        return Group(_marks(report), "", *_violations(report), _verdict(report))
+        hint = Text("· had nothing to look at in this trace; --verbose says what each of them states", "dim")
+        return Group(_marks(report), hint, "", *_violations(report), _verdict(report))
 
     broken = Counter(violation.invariant for violation in report.violations)
     table = Table.grid(padding=(0, 2))

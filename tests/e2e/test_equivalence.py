@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine.frontend.processor import Prompt
+from engine.frontend.prompts import Prompt
 from engine.frontend.tokenizer import Tokenizer
 from engine.llm import LLM
 from engine.models.store import resolve_model

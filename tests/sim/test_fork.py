@@ -150,7 +150,7 @@ def test_where_no_token_could_be_sampled_none_can_be_now() -> None:
 
 def test_drafts_are_right_behind_a_stop_too() -> None:
     lines = _Lines()
-    head = header(**SPECULATIVE)
+    head = header(speculative_config=SPECULATIVE["speculative_config"])
     core = core_of(head, lines)
     core.add(request("q0", [5, 6, 7], max_tokens=20))
     for sampled, drafts in (([9], [EOS, 8, 8]), ([EOS, 8, 7], [])):
@@ -181,7 +181,7 @@ def test_whatever_is_changed_of_whatever_run_a_sound_run_follows(seed: int) -> N
     names = [event.request for event in of(trace, ev.RequestAdded)]
     said = said_by(trace)
     for _ in range(4):
-        knobs = {
+        knobs: dict[str, Any] = {
             name: rng.choice(values)
             for name, values in {
                 "max_num_batched_tokens": (1, 2, 7, 1 << 20),
@@ -213,7 +213,7 @@ def test_whatever_is_changed_of_whatever_run_a_sound_run_follows(seed: int) -> N
     ],
     ids=str,
 )
-def test_limits_hold_from_the_fork_on(crowd: Trace, share: float, change: dict[str, int]) -> None:
+def test_limits_hold_from_the_fork_on(crowd: Trace, share: float, change: dict[str, Any]) -> None:
     step = steps(crowd)[int(share * len(steps(crowd)))]
     forked = fork_trace(crowd, Change(step=step, knobs=change))
     require_sound(forked)

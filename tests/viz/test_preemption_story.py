@@ -161,8 +161,8 @@ def test_a_run_without_one_says_so_and_where_to_look() -> None:
     shown = situation("preemption")
     assert shown in GALLERY
     assert shown is not None
-    assert f"“{shown.title}”" in drawn.text
-    assert drawn.one(data_act="page:gallery")
+    assert shown.title in drawn.text
+    assert drawn.one(data_act="open:preemption")
 
 
 def test_a_trace_cut_within_the_step_tells_what_it_holds() -> None:

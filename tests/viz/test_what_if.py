@@ -33,7 +33,8 @@ def started_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def runs_of(name: str, change: Change) -> list[Run]:
     recorded = shipped(name)
-    return [Run("recorded", name, recorded), Run("what if", str(change), Timeline(fork_trace(recorded.trace, change)))]
+    forked = Timeline(fork_trace(recorded.trace, change))
+    return [Run.of("recorded", name, recorded), Run.of("what if", str(change), forked)]
 
 
 @pytest.mark.parametrize("name", ["first-token", "preemption", "crowded"])
@@ -65,12 +66,12 @@ def test_what_differs_is_outlined() -> None:
 def test_the_parting_is_the_first_decision_that_differs() -> None:
     runs = runs_of("preemption", Change(step=1, knobs={"num_gpu_blocks": 40}))
     result = diff_runs(runs[0].timeline, runs[1].timeline)
-    drawn = Drawn(parting(runs, result))
+    drawn = Drawn(parting(runs, result, runs[0]))
     assert drawn.one(data_parting=21)
     assert "r3" in drawn.text
     assert isinstance(result.decision and result.decision.first, ev.SchedulePreempted)
     alike = runs_of("preemption", Change(step=1, knobs={"max_num_batched_tokens": 640}))
-    words = Drawn(parting(alike, diff_runs(alike[0].timeline, alike[1].timeline))).text
+    words = Drawn(parting(alike, diff_runs(alike[0].timeline, alike[1].timeline), alike[0])).text
     assert "makes no difference" in words
 
 
@@ -97,9 +98,10 @@ def test_a_link_asks_and_aligns() -> None:
     assert data["last"] == 86
     assert [column["data-step"] for column in drawn.all(data_run=None)] == ["22", "22"]
     by_time = Drawn(
-        opened(page="what-if", trace="preemption", step=22, fork=1, max_num_seqs=2, by="time")["parts"]["stage"]
+        opened(page="what-if", trace="preemption", step=50, fork=1, max_num_seqs=2, by="time")["parts"]["stage"]
     )
-    assert [column["data-step"] for column in by_time.all(data_run=None)] != ["22", "22"]
+    aligned = [column["data-step"] for column in by_time.all(data_run=None)]
+    assert aligned[0] == "50" != aligned[1]
 
 
 def test_other_traces_stand_beside() -> None:
@@ -167,6 +169,6 @@ def test_the_form_asks_nothing_by_itself_of_a_recording_with_huge_limits(tmp_pat
     recorded = shipped("preemption").trace
     limits = msgspec.structs.replace(recorded.header.config.scheduler, max_num_batched_tokens=1 << 60)
     config = msgspec.structs.replace(recorded.header.config, scheduler=limits)
-    write_trace(tmp_path / "huge.jsonl", msgspec.structs.replace(recorded.header, config=config), recorded.events)
+    write_trace(tmp_path / "huge.jsonl", msgspec.structs.replace(recorded.header, config=config), list(recorded.events))
     test = asked_by_form(trace=str(tmp_path / "huge.jsonl"))
     assert "max_num_batched_tokens" not in test.query_params

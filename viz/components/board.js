@@ -37,7 +37,9 @@ class Board {
     this.help = root.querySelector(".words");
     this.help.addEventListener("click", () => this.help.close());
     this.source = root.querySelector(".source");
-    this.source.addEventListener("click", (event) => { if (event.target === this.source) this.source.close(); });
+    this.source.addEventListener("click", (event) => {
+      if (event.target === this.source || event.target.closest("[data-close]")) this.source.close();
+    });
     this.shown = {};
     this.sent = null; // the step asked for and not yet drawn
     this.next = null; // the step to ask for after that
@@ -171,6 +173,7 @@ class Board {
   // --- what people do
 
   onClick(event) {
+    this.unhover();
     if (event.target.closest("[data-help]")) return this.openHelp();
     const code = event.target.closest("[data-code]");
     if (code) return this.showCode(code.dataset.code);

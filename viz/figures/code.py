@@ -21,7 +21,8 @@ def code(rule: Rule) -> Html:
     if len(lines) > _MOST_LINES:
         numbered.append(el("p", "more", f"… {len(lines) - _MOST_LINES} more lines"))
     head = el("h2", "", place.symbol), el("p", "rule", rule.statement), el("p", "sub", str(place))
-    return el("template", "", *head, *numbered, data_source=str(place))
+    close = el("button", "action", "Close", data_close=True)
+    return el("template", "", *head, *numbered, close, data_source=str(place))
 
 
 def _line(number: int, text: str) -> Html:

@@ -11,7 +11,7 @@ from sim.timeline import StepView, Timeline
 from viz.figures.forward_pass import visible
 from viz.figures.guided_automaton import automaton_figure
 from viz.figures.html import Html, el
-from viz.figures.parts import Selection, chip, count, empty, label, panel
+from viz.figures.parts import Selection, chip, count, empty, empty_but, label, panel
 
 _BITS = 32
 #: Words of a mask that are drawn: those with an allowed token come first.
@@ -23,7 +23,7 @@ def guided(timeline: Timeline, view: StepView, selection: Selection) -> Html:
     """Draw the grammar of the selected guided request, or of the first one of the step."""
     request = _chosen(view, selection)
     if request is None:
-        return panel("guided", "Guided decoding", _SUBTITLE, empty(_why_empty(timeline)))
+        return panel("guided", "Guided decoding", _SUBTITLE, _why_empty(timeline))
     return panel(
         "guided",
         "Guided decoding",
@@ -38,11 +38,11 @@ def guided(timeline: Timeline, view: StepView, selection: Selection) -> Html:
 _SUBTITLE = "the grammar is an automaton: only tokens that it can read from its current state may be sampled"
 
 
-def _why_empty(timeline: Timeline) -> str:
+def _why_empty(timeline: Timeline) -> Html:
     later = _first_advance(timeline)
     if later is None:
-        return "No request of this trace has a grammar: every token was allowed."
-    return f"No request with a grammar is here at this step; the first token of one is sampled in step {later}."
+        return empty_but("No request of this trace has a grammar: every token was allowed.", "fsm-choice")
+    return empty(f"No request with a grammar is here at this step; the first token of one is sampled in step {later}.")
 
 
 @lru_cache(maxsize=8)

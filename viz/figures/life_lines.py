@@ -43,6 +43,8 @@ _END = {
     "abort": "was aborted",
     "error": "failed",
 }
+#: The same in a word or two.
+_ENDED = {"stop": "ended", "length": "token limit", "abort": "aborted", "error": "failed"}
 _WAITING: dict[RequestStatus, Kind] = {
     RequestStatus.WAITING: "waiting",
     RequestStatus.WAITING_FOR_FSM: "grammar",
@@ -223,7 +225,14 @@ def _outcome(life: LifeLine, row: str) -> Html:
         return el("span", "outcome", "goes on", style=row)
     css = "outcome" if life.request.is_completed else "outcome bad"
     when = el("em", "", f" in step {life.finished}")
-    return el("span", css, reason, when, style=row, data_tip=f"r{life.request.serial} {_END.get(reason, reason)}")
+    return el(
+        "span",
+        css,
+        _ENDED.get(reason, reason),
+        when,
+        style=row,
+        data_tip=f"r{life.request.serial} {_END.get(reason, reason)}",
+    )
 
 
 # --- what is measured ---------------------------------------------------------------------------------------------

@@ -109,7 +109,8 @@ def recording() -> Html:
 
 def story(title: str, words: str) -> Html:
     """What a trace of the gallery is there to show."""
-    return el("p", "story", el("b", "", title), " – ", words)
+    hint = el("span", "hint", "step with ← →, ? explains words and keys, the name above opens other runs")
+    return el("p", "story", el("b", "", title), " – ", words, " ", hint)
 
 
 def notice(text: Child, *, error: bool = False) -> Html:

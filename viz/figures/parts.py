@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from viz.figures.html import Child, Html, el
+from viz.gallery import GALLERY
 from viz.theme import request_class
 
 
@@ -49,3 +50,10 @@ def empty(text: str) -> Html:
 def count(number: int, thing: str, things: str | None = None) -> str:
     """`1 block`, `2 blocks`."""
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+
+
+def empty_but(text: str, name: str) -> Html:
+    """Why there is nothing to see, and a situation of the gallery in which there is."""
+    shown = next(situation for situation in GALLERY if situation.name == name)
+    button = el("button", "go-to", shown.title, data_act=f"open:{name}", data_tip=shown.words)
+    return el("p", "empty", f"{text} See instead: ", button)

@@ -9,8 +9,8 @@ from sim.timeline import StepView, Timeline
 from viz.explain import RULES
 from viz.figures.chart import duration
 from viz.figures.code import code
-from viz.figures.html import Child, Html, el, join
-from viz.figures.parts import Selection, chip, count, empty, label, panel
+from viz.figures.html import Child, Html, el
+from viz.figures.parts import Selection, chip, count, empty_but, label, panel
 from viz.figures.preemption_frames import LEAST, are, blocks_missing, came_back, full_pool, gives_way
 
 #: Buttons drawn of the preemptions of a run.
@@ -65,15 +65,7 @@ def chosen(timeline: Timeline, step: int, selected: int | None) -> Preemption | 
 
 
 def _nothing() -> Html:
-    return empty(
-        join(
-            [
-                "Nobody lost its blocks in this run: whoever needed a block got one. ",
-                "The situation “A request loses its blocks” of the gallery shows what happens otherwise: ",
-                el("button", "go-to", "open the gallery", data_act="page:gallery"),
-            ]
-        )
-    )
+    return empty_but("Nobody lost its blocks in this run: whoever needed a block got one.", "preemption")
 
 
 def _summary(told: Preemption, timeline: Timeline) -> list[Child]:

@@ -220,14 +220,14 @@ def _limits(view: StepView) -> Html:
         for serial, row in _plan_rows(view).items()
     ]
     used = plan.num_scheduled_tokens if plan else 0
-    seats = view.header.config.scheduler.max_num_seqs
+    seats = view.planned.scheduler.max_num_seqs
     return el(
         "div",
         "limits",
         el("span", "", "budget", data_tip="tokens that one step may compute: max_num_batched_tokens"),
         el("span", "budget", *parts),
         el("b", "", f"{used:,} / {budget:,}"),
-        el("span", "", "seqs", data_tip="requests that may run at once: max_num_seqs"),
+        el("span", "", "seats", data_tip="requests that may run at once: max_num_seqs"),
         el("span", "budget", *_seats(view.planned, seats)),
         el("b", "", f"{len(view.planned.running):,} / {seats:,}"),
         data_used=used,

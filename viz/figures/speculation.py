@@ -9,7 +9,7 @@ from sim.timeline import StepView, Timeline
 from viz.figures.chart import bar, chart
 from viz.figures.forward_pass import visible
 from viz.figures.html import Html, el
-from viz.figures.parts import Selection, chip, count, empty, label, panel
+from viz.figures.parts import Selection, chip, count, empty, empty_but, label, panel
 from viz.theme import request_class
 
 #: Requests drawn in one step.
@@ -28,16 +28,18 @@ def speculation(timeline: Timeline, view: StepView, selection: Selection) -> Htm
         "speculation",
         "Speculative decoding",
         "a cheap drafter guesses the next tokens; the model judges all of them in one step",
-        *(drawn or [empty(_why_empty(timeline))]),
+        *(drawn or [_why_empty(timeline)]),
         _acceptance(timeline),
     )
 
 
-def _why_empty(timeline: Timeline) -> str:
+def _why_empty(timeline: Timeline) -> Html:
     first = next((facts.step for facts in timeline.series if any(facts.drafted)), None)
     if first is None:
-        return "No draft was judged in this trace: each step gives every request at most one new token."
-    return f"No draft was judged in this step; the first of the trace are judged in step {first}."
+        return empty_but(
+            "No draft was judged in this trace: each step gives every request at most one new token.", "spec-draft"
+        )
+    return empty(f"No draft was judged in this step; the first of the trace are judged in step {first}.")
 
 
 def _verdict(verdict: ev.SpecVerdict, probs: ev.SpecProbs | None, state: State) -> Html:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from engine.metrics import IterationMetrics
+from engine.metrics import IterationMetrics, MetricsSummary
 from engine.metrics.table import comparison
 from engine.trace import events as ev
 from sim.diff import FirstDifference, RunDiff, diff_states
@@ -21,8 +21,6 @@ from viz.what_if import Run, Suggestion
 _POINTS = 200
 _MOST_MARKED = 300
 _MOST_REQUESTS = 24
-
-_SHARES = [(0.0, "0 %"), (50.0, "50 %"), (100.0, "100 %")]
 
 #: How the fate of a request is said: by field of `sim.diff.runs.RequestChange`.
 _FATES = {
@@ -58,8 +56,8 @@ def questions(suggested: Sequence[Suggestion], asked: Change | None) -> Html:
     )
 
 
-def parting(runs: Sequence[Run], result: RunDiff) -> Html:
-    """Draw where the second run parts from the first."""
+def parting(runs: Sequence[Run], result: RunDiff, longest: Run) -> Html:
+    """Draw what became of the second run, and where it parts from the first; `longest`: whose steps can be chosen."""
     here, there = runs[0], runs[1]
     if result.decision is None:
         body: list[Child] = [el("p", "parting-words", "Every decision is the same: here it makes no difference.")]
@@ -88,9 +86,24 @@ def parting(runs: Sequence[Run], result: RunDiff) -> Html:
         "parting",
         "Where they part",
         there.words,
+        el("p", "verdict-of-runs", _verdict(here, there), data_verdict_of_runs=True),
         *body,
         el("ul", "settings", *settings) if settings else None,
+        el("p", "sub", f"The steps above are those of “{longest.name}”; where the runs differ they are underlined."),
     )
+
+
+def _verdict(here: Run, there: Run) -> str:
+    """What the change came to, in one sentence."""
+    before, after = _summary(here), _summary(there)
+    said = [f"{count(len(there.timeline.steps), 'step')} instead of {len(here.timeline.steps):,}"]
+    if before.num_preemptions or after.num_preemptions:
+        said.append(f"{count(after.num_preemptions, 'preemption')} instead of {before.num_preemptions:,}")
+    if before.duration and after.duration:
+        change = after.duration / before.duration - 1
+        more = "more" if change > 0 else "less"
+        said.append("it takes as long" if abs(change) < 0.005 else f"it takes {abs(change):.0%} {more} time")
+    return f"All in all: {', '.join(said)}."
 
 
 def _side(run: Run, which: str, difference: FirstDifference) -> Html:
@@ -164,7 +177,7 @@ def _marks(views: Sequence[StepView | None]) -> Iterator[str]:
 
 def outcome(runs: Sequence[Run], results: Sequence[RunDiff]) -> Html:
     """Draw the figures of all runs, and the requests that fared otherwise."""
-    summaries = [run.timeline.summary().metrics.summarise() for run in runs]
+    summaries = [_summary(run) for run in runs]
     rows = [
         el(
             "tr",
@@ -179,7 +192,7 @@ def outcome(runs: Sequence[Run], results: Sequence[RunDiff]) -> Html:
     return panel(
         "outcome",
         "What became of it",
-        "times are modelled on the recorded steps; what is the same in all runs is pale",
+        "all times are modelled, so that decisions alone make them differ; what is the same is pale",
         _over_time(runs),
         el(
             "div",
@@ -218,23 +231,28 @@ def _value(value: object) -> str:
     return "never" if value is None else str(value)
 
 
+def _summary(run: Run) -> MetricsSummary:
+    return run.clocked.summary().metrics.summarise()
+
+
 def _over_time(runs: Sequence[Run]) -> Html:
     """Two lines per run: memory in use, and tokens of answers so far."""
-    end = max((facts.ended_ns for run in runs for facts in run.timeline.series), default=0) or 1
-    most = max((sum(f.output_tokens for f in run.timeline.series) for run in runs), default=0)
-    top = round_up(most)
+    everything = [facts for run in runs for facts in run.clocked.series]
+    end = max((facts.ended_ns for facts in everything), default=0) or 1
+    most_blocks = max((facts.usable_blocks for facts in everything), default=0) or 1
+    top = round_up(max((sum(f.output_tokens for f in run.clocked.series) for run in runs), default=0))
     use, said = [], []
     for place, run in enumerate(runs):
-        series = run.timeline.series
-        use.append(
-            line([(100 * f.ended_ns / end, 100 * f.kv_cache_usage) for f in _thinned(series)], f"of-run-{place}")
-        )
+        series = run.clocked.series
+        points = [(100 * f.ended_ns / end, 100 * f.blocks_in_use / most_blocks) for f in _thinned(series)]
+        use.append(line(points, f"of-run-{place}"))
         said.append(line(_said_so_far(series, end, top), f"of-run-{place}", data_run_line=place))
     ends = ("start", duration(end))
+    blocks = [(0.0, "0"), (50.0, f"{most_blocks / 2:,.0f}"), (100.0, f"{most_blocks:,}")]
     return el(
         "div",
         "histograms",
-        el("div", "", label("KV memory in use"), chart("time", "", _SHARES, ends, *use)),
+        el("div", "", label("KV blocks in use"), chart("time", "", blocks, ends, *use)),
         el(
             "div", "", label("tokens of answers so far"),
             chart("time", "", [(0.0, "0"), (50.0, f"{top / 2:,.0f}"), (100.0, f"{top:,.0f}")], ends, *said),

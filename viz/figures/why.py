@@ -27,9 +27,9 @@ def why(view: StepView, selection: Selection) -> Html:
     """Draw the reasons; beside all the other panels the bookkeeping that follows from them is folded away."""
     reasons, alone = explain(view), selection.view != "all"
     wait = None if selection.request is None else why_waits(view, selection.request)
-    groups = _grouped(reasons)
+    groups, waiting = _grouped(reasons), frozenset(view.planned.waiting)
     shown = groups[: _GROUPS_ALONE if alone else _GROUPS]
-    drawn = [part for phase in _PHASES for part in _phase(phase, shown, selection)]
+    drawn = [part for phase in _PHASES for part in _phase(phase, shown, selection, waiting)]
     if len(groups) > len(shown):
         left_out = sum(len(group.reasons) for group in groups[len(shown) :])
         drawn.append(el("p", "more", f"… {left_out} more decisions"))
@@ -119,29 +119,31 @@ def _grouped(reasons: list[Reason]) -> list[_Group]:
     return sorted(groups.values(), key=lambda group: not group.told)
 
 
-def _phase(phase: Phase, groups: Iterable[_Group], selection: Selection) -> list[Html]:
+def _phase(phase: Phase, groups: Iterable[_Group], selection: Selection, waiting: frozenset[int]) -> list[Html]:
     """The groups of a phase, beneath its name."""
-    drawn = [_group(group, selection) for group in groups if group.phase == phase]
+    drawn = [_group(group, selection, waiting) for group in groups if group.phase == phase]
     return [label(_PHASES[phase]), *drawn] if drawn else []
 
 
-def _group(group: _Group, selection: Selection) -> Html:
+def _group(group: _Group, selection: Selection, waiting: frozenset[int]) -> Html:
     told, each = group.told, "each: " if len(group.requests) > 1 else ""
     lines = [_because(each + reason.sentence, reason.rule) for reason in told]
     return el(
         "div",
         "reason" + (" several" if len(group.requests) != 1 or not told else ""),
-        _chips(group.requests, selection) if told else None,
+        _chips(group.requests, selection, waiting) if told else None,
         el("div", "", *lines, _bookkeeping(group, selection)),
         data_reason=group.reasons[0].seq,
         data_decisions=len(group.reasons),
     )
 
 
-def _chips(requests: list[int], selection: Selection) -> Html | None:
+def _chips(requests: list[int], selection: Selection, waiting: frozenset[int]) -> Html | None:
     if not requests:
         return None
-    chips = [chip(serial, selected=serial == selection.request) for serial in requests[:_CHIPS]]
+    chips = [
+        chip(serial, hollow=serial in waiting, selected=serial == selection.request) for serial in requests[:_CHIPS]
+    ]
     if len(requests) > _CHIPS:
         chips.append(el("span", "elided", f"… {len(requests) - _CHIPS} more"))
     return el("span", "chips", *chips)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
@@ -15,7 +14,7 @@ from viz.components.board import board
 from viz.figures.gallery import card, cards
 from viz.figures.html import Html, el
 from viz.figures.masthead import masthead, notice
-from viz.gallery import GALLERY, Situation, situation
+from viz.gallery import GALLERY, Situation
 from viz.open_trace import open_timeline, path_of
 from viz.undrawn import in_a_sentence
 
@@ -32,7 +31,7 @@ def page() -> None:
 def show(*notices: Html) -> None:
     """Draw the traces to choose from, beneath what has to be said."""
     header = masthead("open a trace", None, None, view=None, notices=notices)
-    board({"header": header, "stage": _situations()}, on_act=_on_act, key="gallery")
+    board({"header": header, "stage": _situations()}, on_act=address.follow, key="gallery")
     left, right = st.columns(2)
     left.file_uploader(
         "Or a trace of your own",
@@ -61,15 +60,6 @@ def _card(each: Situation) -> Html:
     except TraceError as error:
         return notice(str(error), error=True)
     return card(each.name, each.title, each.words, timeline.summary(), timeline.series)
-
-
-def _on_act(act: dict[str, Any]) -> None:
-    if "open" in act:
-        chosen = situation(act["open"])
-        if chosen is not None:
-            address.go_to("step", trace=chosen.name, step=str(chosen.step), view=chosen.view)
-    else:
-        address.follow(act)
 
 
 def _open_upload() -> None:

@@ -45,17 +45,21 @@ def page() -> None:
 
 def _runs(name: str, timeline: Timeline, version: FileVersion) -> tuple[list[Run], Change | None, list[Html]]:
     """The recorded run, its fork, and other traces; what was asked; and what has to be said."""
-    runs, notices, change = [Run("recorded", name.rsplit("/", 1)[-1], timeline)], [], None
+    recorded = Run.of("recorded", name.rsplit("/", 1)[-1], timeline)
+    runs, notices, change = [recorded], [], None
     try:
         change = question.change()
         if change is not None:
-            runs.append(Run("what if", str(change), forked(version, change)))
+            fork = Run.of("what if", str(change), forked(version, change))
+            # A fork that changes nothing: the recorded decisions, at times that are modelled as those beside it.
+            clocked = forked(version, Change(step=timeline.steps[0]))
+            runs = [Run.of(recorded.name, recorded.words, timeline, clocked), fork]
     except OrreryError as error:
         notices.append(notice(str(error), error=True))
     others = question.other_traces()
     for other in others[: MOST_RUNS - len(runs)]:
         try:
-            runs.append(Run(other.rsplit("/", 1)[-1], other, open_timeline(other)[0]))
+            runs.append(Run.of(other.rsplit("/", 1)[-1], other, open_timeline(other)[0]))
         except TraceError as error:
             notices.append(notice(str(error), error=True))
     if len(others) > MOST_RUNS - 1:
@@ -65,8 +69,8 @@ def _runs(name: str, timeline: Timeline, version: FileVersion) -> tuple[list[Run
 
 def _draw(name: str, runs: list[Run], change: Change | None, notices: list[Html]) -> None:
     base = runs[0].timeline
-    longest = max((run.timeline for run in runs), key=lambda timeline: len(timeline.steps))
-    steps = longest.steps or [0]
+    longest = max(runs, key=lambda run: len(run.timeline.steps))
+    steps = longest.timeline.steps or [0]
     step = _step(steps)
     actions = [action("Back to the trace", "back", "this run alone, step by step")]
     if len(runs) > 1:
@@ -78,7 +82,7 @@ def _draw(name: str, runs: list[Run], change: Change | None, notices: list[Html]
     results = [diff_runs(base, run.timeline) for run in runs[1:]]
     body = [questions(suggested, change)]
     if len(runs) > 1:
-        body.append(parting(runs, results[0]))
+        body.append(parting(runs, results[0], longest))
     body.append(columns(runs, _aligned(runs, step), address.selection()))
     if len(runs) > 1:
         body.append(outcome(runs, results))
@@ -96,7 +100,7 @@ def _draw(name: str, runs: list[Run], change: Change | None, notices: list[Html]
 
     parts = {
         "header": header,
-        "spine": spine(longest.series, differing),
+        "spine": spine(longest.timeline.series, differing),
         "stage": el("div", "what-if", *body),
     }
     board(parts, first=steps[0], last=steps[-1], step=step, on_act=act_on)

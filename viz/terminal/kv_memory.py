@@ -84,8 +84,9 @@ class _Pool:
 
 
 def _legend(plain: bool) -> Text:
-    in_use = "[12] in use" if plain else "coloured: in use"
-    return Text(f"{in_use} · ² held by 2 · + new in this step · (13) free, still cached · 14 empty · ∅ null", "dim")
+    in_use = "[7] in use" if plain else "coloured: in use"
+    marks = (in_use, "² by two", "+ new", "(7) free but cached", "7 empty", "∅ null block")
+    return Text(f"how a block 7 is marked: {' · '.join(marks)}", "dim")
 
 
 def _queue(state: State) -> Text:
