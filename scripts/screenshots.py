@@ -51,6 +51,7 @@ SHOTS = (
     Shot("phone", "?trace=prefix-hit&step=10", 390, 844, pixels=2),
     _figure("engine-map", "?trace=prefix-hit&step=10&view=engine", ".panel.engine-map"),
     _figure("kv-memory", "?trace=preemption&step=21&view=kv", ".panel.kv"),
+    _figure("forward-pass", "?trace=mixed-batch&step=4&view=forward", ".panel.forward"),
     _figure("prefix-cache", "?trace=eviction&step=27&view=prefix", ".panel.prefix"),
     _figure("chunked-prefill", "?trace=chunked-prefill&step=5&view=chunks"),
     _figure("guided-decoding", "?trace=fsm-choice&step=2&view=guided", ".panel.guided"),
