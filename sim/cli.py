@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from engine.errors import OrreryError
-from engine.trace.events import EventClass
+from engine.trace.events import EventClass, tag_of
 from engine.trace.open_file import open_trace
 from sim.event_table import two_events
 
@@ -86,7 +86,7 @@ def _show_divergence(console: Console, divergence: Divergence) -> None:
     """What was recorded, what was recomputed, and the core around it."""
     event = divergence.recorded or divergence.recomputed
     where = f"event {divergence.recorded.seq}, " if divergence.recorded else ""
-    tag = type(event).__struct_config__.tag if event else ""
+    tag = tag_of(event) if event else ""
     console.print(Text(f"\nFirst divergence: {where}{tag} in step {divergence.step}: {divergence.why}.\n", "bold"))
     console.print(two_events(("recorded", divergence.recorded), ("recomputed", divergence.recomputed)))
     console.print(Text(f"\nThe core then: {', '.join(f'{k} {v}' for k, v in divergence.state.items())}\n", "dim"))

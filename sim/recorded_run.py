@@ -49,8 +49,9 @@ def _require_plain(trace: AnyTrace) -> None:
         raise TraceError("The steps of an asynchronous run overlap: it cannot be run again on its times.")
     for event in trace.events:
         if isinstance(event, (ev.GrammarRequested, ev.KVTransferMatched, ev.ExecutorFailed)):
-            tag = type(event).__struct_config__.tag
-            raise TraceError(f"A run with {tag} cannot be run again on its times alone: `orrery replay` can.")
+            raise TraceError(
+                f"A run with {ev.tag_of(event)} cannot be run again on its times alone: `orrery replay` can."
+            )
 
 
 def _let_in(core: EngineCore, event: _Arrival) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from engine.core.seams import GrammarBackend
 from engine.errors import OrreryError
-from engine.trace.events import EVENT_TYPES, Event, EventClass, GrammarBitmaskFilled, OutputText
+from engine.trace.events import EVENT_TYPES, Event, EventClass, GrammarBitmaskFilled, OutputText, tag_of
 from engine.trace.file import AnyTrace
 from sim.field_differences import FieldDifference, differing_fields
 from sim.recorded import AnswersEnd
@@ -255,4 +255,4 @@ def _num_agreed(recorded: list[Event], recomputed: list[Event]) -> int:
 
 
 def _type(event: Event | None) -> str:
-    return type(event).__struct_config__.tag if event is not None else "decision"  # type: ignore[return-value]
+    return tag_of(event) if event is not None else "decision"

@@ -35,7 +35,7 @@ class StateError(TraceError):
     def __init__(self, event: ev.Event, why: str) -> None:
         self.event = event
         self.why = why
-        super().__init__(f"event {event.seq}, {event.__struct_config__.tag}, cannot be: {why}.")
+        super().__init__(f"event {event.seq}, {ev.tag_of(event)}, cannot be: {why}.")
 
 
 @dataclass(slots=True)

@@ -142,7 +142,7 @@ class Summariser:
 
     def facts(self) -> TraceFacts:
         """What has been found."""
-        tags = {str(kind.__struct_config__.tag): count for kind, count in self._types.items()}
+        tags = {ev.tag_of(kind): count for kind, count in self._types.items()}
         return TraceFacts(self._collector.metrics(), list(self._lives.by_serial.values()), tags, self._last_ts)
 
 

@@ -740,4 +740,10 @@ AnyEvent = (
     | ForwardLogits
 )
 
-EVENT_TYPES: dict[str, type[Event]] = {struct.__struct_config__.tag: struct for struct in AnyEvent.__args__}
+
+def tag_of(event: Event | type[Event]) -> str:
+    """The name of a type of event, as a line of the file has it: `kv.allocated`."""
+    return str(event.__struct_config__.tag)
+
+
+EVENT_TYPES: dict[str, type[Event]] = {tag_of(struct): struct for struct in AnyEvent.__args__}

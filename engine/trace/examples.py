@@ -198,4 +198,4 @@ def example_events() -> dict[str, ev.Event]:
     """By type: an event as it stands in a file, numbered and timed."""
     for seq, event in enumerate(_EVENTS, start=1):
         event.seq, event.ts, event.step = seq, 250_000 * seq, 7
-    return {str(event.__struct_config__.tag): event for event in _EVENTS}
+    return {ev.tag_of(event): event for event in _EVENTS}

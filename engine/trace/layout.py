@@ -14,7 +14,7 @@ import msgspec
 
 from engine.errors import TraceError
 from engine.trace.chunks import Chunk, ChunkedFile
-from engine.trace.events import EVENT_TYPES, SCHEMA_VERSION, AnyEvent, Event, Header
+from engine.trace.events import EVENT_TYPES, SCHEMA_VERSION, AnyEvent, Event, Header, tag_of
 
 _HEADER_START = b'{"type":"header",'
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(AnyEvent)
@@ -125,7 +125,7 @@ def _stamps(text: bytes, name: str, first: int) -> list[_Stamp]:
             return stamps
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         pass  # Decoding whole events says which line it was, and why.
-    return [_Stamp(event.__struct_config__.tag, event.seq) for event in decode_events(text, name, first)]  # type: ignore[arg-type]
+    return [_Stamp(tag_of(event), event.seq) for event in decode_events(text, name, first)]
 
 
 def _decode(line: bytes, name: str, number: int) -> Event:

@@ -46,8 +46,8 @@ class FirstDifference(NamedTuple):
         if self.first is None or self.second is None:
             return f"only the {'second' if self.first is None else 'first'} run goes on"
         if not self.fields:
-            return f"{_tag(self.first)} here, {_tag(self.second)} there"
-        return f"{', '.join(each.field for each in self.fields)} of {_tag(self.first)}"
+            return f"{ev.tag_of(self.first)} here, {ev.tag_of(self.second)} there"
+        return f"{', '.join(each.field for each in self.fields)} of {ev.tag_of(self.first)}"
 
 
 class RequestChange(NamedTuple):
@@ -175,7 +175,3 @@ def _flat(prefix: str, value: dict[str, Any]) -> dict[str, Any]:
     for name, part in value.items():
         flat.update(_flat(f"{prefix}{name}.", part) if isinstance(part, dict) else {f"{prefix}{name}": part})
     return flat
-
-
-def _tag(event: ev.Event) -> str:
-    return str(event.__struct_config__.tag)

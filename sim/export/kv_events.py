@@ -66,7 +66,7 @@ class _Translation:
     def feed(self, event: ev.Event) -> None:
         translate = _TRANSLATED.get(type(event))
         if translate is None:
-            self.report.left_out[str(event.__struct_config__.tag)] += 1
+            self.report.left_out[ev.tag_of(event)] += 1
         else:
             translate(self, event)
 

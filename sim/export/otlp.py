@@ -102,7 +102,7 @@ class _Spans:
             if followed is not None:
                 followed(self, part)
             elif type(part) not in _IN_THE_NUMBERS:
-                self.report.left_out[str(part.__struct_config__.tag)] += 1
+                self.report.left_out[ev.tag_of(part)] += 1
 
     def _added(self, event: ev.RequestAdded) -> None:
         self._lives[event.request] = _Life(event, phases=[("queued", event.ts)])

@@ -76,7 +76,7 @@ class _Drawing:
             if shown is not None:
                 shown(self, part)
             elif type(part) not in _SEEN_OTHERWISE:
-                self.report.left_out[str(part.__struct_config__.tag)] += 1
+                self.report.left_out[ev.tag_of(part)] += 1
 
     def finish(self) -> None:
         """End what is not over."""

@@ -84,7 +84,7 @@ def explain(view: StepView) -> list[Reason]:
 
 
 def _reason(event: ev.Event, said: Said, phase: Phase) -> Reason:
-    tag = str(event.__struct_config__.tag)
+    tag = ev.tag_of(event)
     return Reason(event.seq, tag, said.request, said.sentence, RULES[said.rule], said.detail, phase)
 
 

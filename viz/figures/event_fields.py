@@ -26,11 +26,6 @@ def prose(text: str) -> Html:
     return join(el("code", "", part) if place % 2 else part for place, part in enumerate(parts))
 
 
-def tag_of(event: Event) -> str:
-    """The name of its type, `kv.allocated`."""
-    return str(event.__struct_config__.tag)
-
-
 def fields(event: Event) -> dict[str, Any]:
     """Its own fields as JSON has them, by name, without those that all events share."""
     return {name: value for name, value in msgspec.to_builtins(event).items() if name not in _STAMPS and name != "type"}

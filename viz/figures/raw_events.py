@@ -11,11 +11,11 @@ import msgspec
 
 from engine.errors import TraceError
 from engine.trace.described import doc_of, meanings
-from engine.trace.events import EVENT_TYPES, Event, RequestAborted, SchedulePreempted
+from engine.trace.events import EVENT_TYPES, Event, RequestAborted, SchedulePreempted, tag_of
 from sim.timeline import StepView
 from viz.explain import NO_DECISION, Reason, explain
 from viz.figures.code import code
-from viz.figures.event_fields import brief, fields, prose, tag_of, value
+from viz.figures.event_fields import brief, fields, prose, value
 from viz.figures.html import Html, el, join
 from viz.figures.parts import Selection, chip, count, empty, label, panel
 from viz.theme import request_class

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from engine.errors import TraceError
-from engine.trace.events import Event, EventClass
+from engine.trace.events import Event, EventClass, tag_of
 from sim.replay import Divergence, ReplayReport
 from sim.timeline import StepView, Timeline
-from viz.figures.event_fields import fields, tag_of, value
+from viz.figures.event_fields import fields, value
 from viz.figures.html import Html, el
 from viz.figures.invariants import ask_first
 from viz.figures.parts import Selection, count, empty, label, panel
@@ -61,7 +61,7 @@ def _by_type(report: ReplayReport) -> Html:
 
 
 def _type(kind: type[Event], number: int, widest: int) -> Html:
-    tag = str(kind.__struct_config__.tag)
+    tag = tag_of(kind)
     words = "compared again" if kind.kind is EventClass.DECISION else "derived from the inputs, compared again"
     return el(
         "div",

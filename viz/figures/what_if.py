@@ -128,7 +128,7 @@ def _said(run: Run, event: ev.Event | None) -> tuple[int | None, str]:
             if reason.seq == event.seq:
                 return reason.request, reason.sentence
     request = getattr(event, "request", None)
-    return request, str(event.__struct_config__.tag)
+    return request, ev.tag_of(event)
 
 
 def columns(runs: Sequence[Run], steps: Sequence[int | None], selection: Selection) -> Html:
