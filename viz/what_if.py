@@ -6,12 +6,14 @@ A run is a recorded trace, a fork of it (`sim.fork`), or any other trace, such a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
 
-from engine.errors import ConfigError
-from engine.metrics import IterationMetrics
+from engine.errors import ConfigError, TraceError
+from engine.metrics import IterationMetrics, MetricsSummary
+from sim.diff import RunDiff, diff_runs, steps_that_differ
 from sim.fork import Change
 from sim.timeline import Timeline
 
@@ -41,7 +43,33 @@ class Run(NamedTuple):
 
     def facts(self, step: int) -> IterationMetrics | None:
         """A step in numbers; None if the run has no such step."""
-        return next((facts for facts in self.clocked.series if facts.step == step), None)
+        try:
+            return self.clocked.facts_of(step)
+        except TraceError:
+            return None
+
+    def summary(self) -> MetricsSummary:
+        """The whole run in numbers."""
+        return _summary(self.clocked)
+
+
+class Comparison(NamedTuple):
+    """What a look at two whole runs found: made once, however many of their steps are shown."""
+
+    diff: RunDiff
+    differing: list[int]
+    """Steps in which they are not the same."""
+
+
+@lru_cache(maxsize=16)
+def compared(first: Timeline, second: Timeline) -> Comparison:
+    """Compare two runs; streams through both."""
+    return Comparison(diff_runs(first, second), steps_that_differ(first, second))
+
+
+@lru_cache(maxsize=16)
+def _summary(timeline: Timeline) -> MetricsSummary:
+    return timeline.summary().metrics.summarise()
 
 
 class Suggestion(NamedTuple):

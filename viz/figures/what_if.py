@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from engine.metrics import IterationMetrics, MetricsSummary
+from engine.metrics import IterationMetrics
 from engine.metrics.table import comparison
 from engine.trace import events as ev
 from sim.diff import FirstDifference, RunDiff, diff_states
@@ -95,7 +95,7 @@ def parting(runs: Sequence[Run], result: RunDiff, longest: Run) -> Html:
 
 def _verdict(here: Run, there: Run) -> str:
     """What the change came to, in one sentence."""
-    before, after = _summary(here), _summary(there)
+    before, after = here.summary(), there.summary()
     said = [f"{count(len(there.timeline.steps), 'step')} instead of {len(here.timeline.steps):,}"]
     if before.num_preemptions or after.num_preemptions:
         said.append(f"{count(after.num_preemptions, 'preemption')} instead of {before.num_preemptions:,}")
@@ -177,7 +177,7 @@ def _marks(views: Sequence[StepView | None]) -> Iterator[str]:
 
 def outcome(runs: Sequence[Run], results: Sequence[RunDiff]) -> Html:
     """Draw the figures of all runs, and the requests that fared otherwise."""
-    summaries = [_summary(run) for run in runs]
+    summaries = [run.summary() for run in runs]
     rows = [
         el(
             "tr",
@@ -229,10 +229,6 @@ def _fared(run: Run, result: RunDiff) -> Html:
 
 def _value(value: object) -> str:
     return "never" if value is None else str(value)
-
-
-def _summary(run: Run) -> MetricsSummary:
-    return run.clocked.summary().metrics.summarise()
 
 
 def _over_time(runs: Sequence[Run]) -> Html:

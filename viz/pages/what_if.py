@@ -9,7 +9,6 @@ from typing import Any
 import streamlit as st
 
 from engine.errors import OrreryError, TraceError
-from sim.diff import diff_runs, steps_that_differ
 from sim.fork import Change
 from sim.fork.change import KNOBS, MOST
 from sim.timeline import Timeline
@@ -22,7 +21,7 @@ from viz.figures.spine import spine
 from viz.figures.what_if import columns, outcome, parting, questions
 from viz.open_trace import FileVersion, forked, open_timeline
 from viz.pages import gallery as gallery_page
-from viz.what_if import MOST_RUNS, Run, suggestions
+from viz.what_if import MOST_RUNS, Run, compared, suggestions
 
 #: Knobs in the form that are limits of the scheduler, and all that are numbers.
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs", "long_prefill_token_threshold")
@@ -79,14 +78,14 @@ def _draw(name: str, runs: list[Run], change: Change | None, notices: list[Html]
         actions.insert(0, action(words[0], "by:step" if by_time else "by:time", f"{words[1]} of all runs"))
     header = masthead(name.rsplit("/", 1)[-1], base.header, None, *actions, view=None, notices=tuple(notices))
     suggested = suggestions(base)
-    results = [diff_runs(base, run.timeline) for run in runs[1:]]
+    comparisons = [compared(base, run.timeline) for run in runs[1:]]
     body = [questions(suggested, change)]
-    if len(runs) > 1:
-        body.append(parting(runs, results[0], longest))
+    if comparisons:
+        body.append(parting(runs, comparisons[0].diff, longest))
     body.append(columns(runs, _aligned(runs, step), address.selection()))
-    if len(runs) > 1:
-        body.append(outcome(runs, results))
-    differing = steps_that_differ(base, runs[1].timeline) if len(runs) > 1 else []
+    if comparisons:
+        body.append(outcome(runs, [each.diff for each in comparisons]))
+    differing = comparisons[0].differing if comparisons else []
 
     def act_on(act: dict[str, Any]) -> None:
         if "suggestion" in act:
