@@ -103,7 +103,7 @@ def forked(version: FileVersion, change: Change) -> Timeline:
     """A fork of a trace, made once.
 
     Raises:
-        ConfigError, TraceError: see `sim.fork.fork`.
+        ConfigError, TraceError: see `sim.fork.fork_trace`.
     """
     return _forked(version, msgspec.json.encode(change))
 

@@ -12,6 +12,6 @@ again.
 """
 
 from sim.fork.change import Change
-from sim.fork.fork import fork, fork_trace
+from sim.fork.fork import fork_trace
 
-__all__ = ["Change", "fork", "fork_trace"]
+__all__ = ["Change", "fork_trace"]

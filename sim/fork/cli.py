@@ -6,21 +6,19 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 from typer import Option
 
 from engine.errors import TraceError
-from engine.trace.events import Header
-from engine.trace.file import TraceWriter
+from engine.trace.file import write_trace
 from engine.trace.open_file import open_trace
 from sim.cli import TraceFile
 from sim.cost_model.calibrated import CalibratedDevice
 from sim.cost_model.cost_model import CostModel
 from sim.cost_model.device_file import find_device
 from sim.fork.change import KNOBS, Change
-from sim.fork.fork import fork as run_fork
+from sim.fork.fork import fork_trace
 
 _NAME = re.compile(r"r?[0-9]{1,15}")
 
@@ -70,12 +68,10 @@ def fork(
     if output.exists() and output.samefile(trace_file):
         raise TraceError(f"{output} is the trace that is forked: name another file with -o.")
     trace = open_trace(trace_file)
-    lines: list[bytes] = []
-    encoder = msgspec.json.Encoder()
-    header = run_fork(trace, change, lambda event: lines.append(encoder.encode(event)), _cost_model(device))
-    _write(output, header, lines)
+    forked = fork_trace(trace, change, _cost_model(device))
+    write_trace(output, forked.header, forked.events)
     console = Console(highlight=False)
-    console.print(Text(f"{trace_file.name} {change}: {len(lines):,} events in {output}"))
+    console.print(Text(f"{trace_file.name} {change}: {len(forked.events):,} events in {output}"))
     console.print(Text(f"orrery diff {trace_file} {output}", "dim"))
 
 
@@ -92,10 +88,3 @@ def _cost_model(device: str | None) -> CostModel | None:
     if not isinstance(where, CalibratedDevice):
         raise TraceError("--device takes a file of `orrery calibrate`, as it has to know the recorded model.")
     return where.model_of_time()
-
-
-def _write(path: Path, header: Header, lines: list[bytes]) -> None:
-    writer = TraceWriter(path)
-    for line in (msgspec.json.encode(header), *lines):
-        writer.write_line(line)
-    writer.close()

@@ -1,4 +1,4 @@
-"""`fork`: what would have happened from some step on."""
+"""`fork_trace`: what would have happened from some step on."""
 
 from __future__ import annotations
 
@@ -24,15 +24,12 @@ from sim.recorded_core import RecordedCore
 _LEFT_OUT = "left out of the fork"
 
 
-def fork(
-    trace: AnyTrace, change: Change, keep: Callable[[ev.Event], object], cost_model: CostModel | None = None
-) -> ev.Header:
-    """Run a recording again with a change, to the end of its requests. Returns the header of the new trace.
+def fork_trace(trace: AnyTrace, change: Change, cost_model: CostModel | None = None) -> Trace:
+    """Run a recording again with a change, to the end of its requests. Returns the new trace.
 
     Args:
         trace: the recorded run.
         change: what is different, and from when on.
-        keep: takes the events of the new trace in order. Their lists may be the core's own: write down or copy.
         cost_model: how long a step takes; then inputs come at their times. None: as long as such a step took in the
             recorded run, and inputs come before the same steps as there, so that nothing changed is nothing new.
 
@@ -40,18 +37,13 @@ def fork(
         ConfigError: a knob is unknown, has a wrong value, or cannot be turned at this step.
         TraceError: there is no such step or request, or the run had KV transfers.
     """
-    return _Fork(trace, change, keep, cost_model).run()
-
-
-def fork_trace(trace: AnyTrace, change: Change, cost_model: CostModel | None = None) -> Trace:
-    """The same as a trace in memory; arguments and errors as those of `fork`."""
+    # Whoever takes part goes over it once: of a trace in its file, every event is decoded here and nowhere else.
+    recorded = Trace(trace.header, list(trace.events))
     lines: list[bytes] = []
-    header = fork(trace, change, lambda event: lines.append(_ENCODER.encode(event)), cost_model)
-    return Trace(header, [_DECODER.decode(line) for line in lines])
-
-
-_ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(ev.AnyEvent)
+    encoder, decoder = msgspec.json.Encoder(), msgspec.json.Decoder(ev.AnyEvent)
+    # Written down as they come: their lists may be the core's own, and change afterwards.
+    header = _Fork(recorded, change, lambda event: lines.append(encoder.encode(event)), cost_model).run()
+    return Trace(header, [decoder.decode(line) for line in lines])
 
 
 class _Tape:
