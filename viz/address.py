@@ -57,7 +57,7 @@ def step_number() -> int | str | None:
     written = st.query_params.get("step")
     if written is None:
         return None
-    number = _integer(written)
+    number = integer(written)
     return _shortened(written) if number is None else number
 
 
@@ -163,11 +163,11 @@ def _here() -> dict[str, str]:
 
 
 def _number(parameter: str) -> int | None:
-    number = _integer(st.query_params.get(parameter, "").removeprefix("r"))
+    number = integer(st.query_params.get(parameter, "").removeprefix("r"))
     return None if number is None or number < 0 else number
 
 
-def _integer(written: str) -> int | None:
+def integer(written: str) -> int | None:
     """The number that is written; None if it is none, or longer than any that a trace counts to."""
     return int(written) if _INTEGER.fullmatch(written) else None
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import streamlit as st
 
 from engine.errors import ConfigError
 from sim.fork.change import KNOBS, Change, KnobValue
-
-_INTEGER = re.compile(r"-?[0-9]{1,15}")
+from viz.address import integer
 
 
 def change() -> Change | None:
@@ -73,6 +70,7 @@ def _knob(name: str, written: str) -> KnobValue:
 
 
 def _number(name: str, written: str) -> int:
-    if not _INTEGER.fullmatch(written):
+    number = integer(written)
+    if number is None:
         raise ConfigError(f"{name} must be a number, got {written[:40]!r}.")
-    return int(written)
+    return number

@@ -9,7 +9,6 @@ from typing import Annotated
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from tqdm import tqdm
 from typer import Argument, Exit, Option
 
 from engine.errors import QueryError
@@ -18,6 +17,7 @@ from sim.diff.runs import FirstDifference, RunDiff, diff_runs
 from sim.diff.states import Changed, StateDiff, diff_states
 from sim.event_table import two_events
 from sim.field_differences import FieldDifference
+from sim.open_with_bar import open_with_bar
 from sim.timeline import Timeline
 
 #: Requests and blocks that are named, of many.
@@ -38,8 +38,8 @@ def diff(
     if second is None and steps is None:
         raise QueryError("A trace is compared with another one, or two of its steps with --steps 5 9.")
     console = Console(highlight=False)
-    here = _open(first)
-    there = here if second is None else _open(second)
+    here = open_with_bar(first)
+    there = here if second is None else open_with_bar(second)
     pair = steps or (None if step is None else (step, step))
     if pair is not None:
         states = here.step(pair[0]).planned, there.step(pair[1]).planned
@@ -49,11 +49,6 @@ def diff(
     assert second is not None
     _show_runs(console, result, *_names(first, second), here, there)
     raise Exit(int(not result.is_same))
-
-
-def _open(path: Path) -> Timeline:
-    with tqdm(desc=f"reading {path.name}", total=100, leave=False, disable=None, bar_format="{l_bar}{bar}") as bar:
-        return Timeline.open(path, lambda share: bar.update(int(100 * share) - bar.n))
 
 
 def _names(first: Path, second: Path) -> tuple[str, str]:

@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from tqdm import tqdm
 from typer import Argument, Option
 
 from engine.errors import QueryError
+from sim.open_with_bar import open_with_bar
 from sim.query.changes import BLOCK_CHANGES, REQUEST_CHANGES, Change, block_changes, request_changes, serial_of
 from sim.query.find import steps_where
 from sim.query.names import NAMES
@@ -50,8 +50,7 @@ def query(
     if before is not None and after is not None:
         raise QueryError("Ask --before or --after, not both.")
     predicate = None if question is None else Predicate(question)
-    with tqdm(desc="looking the trace through", total=100, leave=False, disable=None, bar_format="{l_bar}{bar}") as bar:
-        timeline = Timeline.open(trace_file, lambda share: bar.update(int(100 * share) - bar.n))
+    timeline = open_with_bar(trace_file)
     most = limit or (_SHOWN if before is None and after is None else 1)
     console = Console(highlight=False)
     if timeline.trace.truncated:

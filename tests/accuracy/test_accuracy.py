@@ -8,30 +8,19 @@ import msgspec
 import pytest
 
 from engine.bench.results import Machine
-from engine.config import KVCacheConfig, KVCacheGroup, ModelFacts
+from engine.config import KVCacheConfig, KVCacheGroup
 from scripts.accuracy.comparison import MEASURES, Accuracy, Compared
 from scripts.accuracy.documents import document
 from scripts.accuracy.measurement import Figures, capacity, predicted
 from scripts.accuracy.runs import CALIBRATION, HELD_OUT
 from sim.cost_model.calibrated import TERMS, CalibratedDevice
 from sim.cost_model.composition import StepComposition
+from tests.model_facts import model_facts
 
 
 @pytest.fixture(scope="module")
 def device() -> CalibratedDevice:
-    model = ModelFacts(
-        name="m",
-        architecture="LlamaForCausalLM",
-        num_layers=1,
-        hidden_size=8,
-        num_attention_heads=1,
-        num_kv_heads=1,
-        head_size=8,
-        vocab_size=1000,
-        max_model_len=1024,
-        dtype="float32",
-        eos_token_ids=(),
-    )
+    model = model_facts(vocab_size=1000, max_model_len=1024)
     groups = (KVCacheGroup(num_layers=1, block_bytes=1),)
     kv_cache = KVCacheConfig(num_gpu_blocks=100, block_size=16, groups=groups, none_hash="00")
     return CalibratedDevice(

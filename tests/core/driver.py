@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from engine.config import EngineConfig, KVCacheConfig, KVCacheGroup, ModelFacts
+from engine.config import EngineConfig, KVCacheConfig, KVCacheGroup
 from engine.core.engine_core import EngineCore
 from engine.core.kv_cache.block_hash import none_hash_for
 from engine.core.messages import EngineCoreRequest, ForwardFailure, ModelRunnerOutput, SchedulerOutput
@@ -21,6 +21,7 @@ from engine.trace.events import SCHEMA_VERSION, Header
 from engine.trace.file import Trace, read_trace
 from engine.trace.recorder import EventSink, Recorder
 from sim.recorded import RecordedGrammarBackend
+from tests.model_facts import model_facts
 
 EOS = 2
 MAX_MODEL_LEN = 64
@@ -45,17 +46,12 @@ def header(
         engine_version="0",
         level="control",
         config=config,
-        model=ModelFacts(
+        model=model_facts(
             name="no-model",
-            architecture="LlamaForCausalLM",
             num_layers=2,
-            hidden_size=8,
             num_attention_heads=2,
-            num_kv_heads=1,
             head_size=4,
-            vocab_size=100,
             max_model_len=MAX_MODEL_LEN,
-            dtype="float32",
             eos_token_ids=(EOS,),
         ),
         kv_cache=KVCacheConfig(

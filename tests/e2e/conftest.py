@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.visit import Visit
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -67,3 +69,12 @@ def browser(chromium_path: Path) -> Iterator[Browser]:
         chromium = playwright.chromium.launch(executable_path=str(chromium_path), args=["--no-sandbox"])
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, app_url: str) -> Iterator[Visit]:
+    """A visit at a desk; it must end without a complaint."""
+    visit = Visit(browser, app_url)
+    yield visit
+    visit.context.close()
+    assert visit.complaints == []

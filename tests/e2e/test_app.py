@@ -3,61 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from engine.trace.file import read_trace
 from sim.timeline import Timeline
+from tests.e2e.visit import DESK, Visit
 from viz.gallery import GALLERY
 from viz.open_trace import SHIPPED
 from viz.views import VIEWS
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.browser
 
-_DESK = {"width": 1280, "height": 800}
 _PHONE = {"width": 390, "height": 844}
 _LAST = Timeline(read_trace(SHIPPED / "prefix-hit.jsonl")).steps[-1]
-
-
-class Visit:
-    """A page, and everything it complained about."""
-
-    def __init__(self, browser: Browser, url: str, **context: Any) -> None:
-        self.context = browser.new_context(**({"viewport": _DESK} | context))
-        self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(30_000)
-        self.url = url
-        self.complaints: list[str] = []
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
-
-    def open(self, query: str = "") -> Page:
-        """Load an address and wait until it is drawn."""
-        self.page.goto(f"{self.url}/{query}")
-        self.page.wait_for_selector(".masthead")
-        return self.page
-
-    def expect_step(self, step: int) -> None:
-        """Wait until a step is drawn: address, cursor and field agree on it."""
-        self.page.wait_for_selector(f'.board[data-step="{step}"]')
-        self.page.wait_for_url(re.compile(rf"[?&]step={step}(&|$)"))
-        self.page.wait_for_selector(f'.bar.now[data-step="{step}"]')
-        assert self.page.locator("input.jump").input_value() == str(step)
-
-
-@pytest.fixture
-def visit(browser: Browser, app_url: str) -> Iterator[Visit]:
-    """A visit at a desk; it must end without a complaint."""
-    visit = Visit(browser, app_url)
-    yield visit
-    visit.context.close()
-    assert visit.complaints == []
 
 
 def test_opens_on_something_worth_seeing(visit: Visit) -> None:
@@ -163,7 +127,7 @@ def test_looks_right_on_a_phone_in_light_and_dark(browser: Browser, app_url: str
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [_DESK, _PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize("size", [DESK, _PHONE], ids=["desk", "phone"])
 def test_every_view_has_its_tab_and_fits_the_screen(
     browser: Browser, app_url: str, size: dict[str, int], scheme: str
 ) -> None:
@@ -217,7 +181,7 @@ _CLIPPED = """() => {
 }"""
 
 
-@pytest.mark.parametrize("size", [_DESK, _PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize("size", [DESK, _PHONE], ids=["desk", "phone"])
 def test_no_text_is_cut_or_beside_the_screen(browser: Browser, app_url: str, size: dict[str, int]) -> None:
     visit = Visit(browser, app_url, viewport=size)
     page = visit.open("?trace=crowded&step=10&req=1&block=3")

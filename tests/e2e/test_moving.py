@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +10,12 @@ import pytest
 
 from engine.cli import main
 from sim.timeline import Timeline
-from tests.e2e.test_app import Visit
+from tests.e2e.visit import Visit
 from viz.open_trace import SHIPPED
 from viz.search import search
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    pass
 
 pytestmark = pytest.mark.browser
 
@@ -29,15 +28,6 @@ def steps_of(trace: str, text: str) -> tuple[int, ...]:
     steps = search(Timeline.open(SHIPPED / f"{trace}.jsonl"), text).steps
     assert steps is not None
     return steps
-
-
-@pytest.fixture
-def visit(browser: Browser, app_url: str) -> Iterator[Visit]:
-    """A visit at a desk with a light browser; it must end without a complaint."""
-    visit = Visit(browser, app_url, color_scheme="light")
-    yield visit
-    visit.context.close()
-    assert visit.complaints == []
 
 
 def test_finds_steps_with_the_keyboard(visit: Visit) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from tests.e2e.test_app import Visit
+from tests.e2e.visit import Visit
 from viz.address import Page
 
 if TYPE_CHECKING:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.test_app import Visit
+from tests.e2e.visit import Visit
 from tests.viz.conftest import shipped
 from viz.quiz.course import questions_of_run, questions_of_step
 
@@ -19,14 +18,6 @@ pytestmark = pytest.mark.browser
 
 _COURSE = [asked.question for asked in questions_of_run(shipped("crowded"))]
 _RIGHT = "".join(str(question.right + 1) for question in _COURSE)
-
-
-@pytest.fixture
-def visit(browser: Browser, app_url: str) -> Iterator[Visit]:
-    visit = Visit(browser, app_url)
-    yield visit
-    visit.context.close()
-    assert visit.complaints == []
 
 
 def test_a_quiz_is_answered_with_the_keyboard(visit: Visit) -> None:

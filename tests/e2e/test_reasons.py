@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.test_app import Visit
+from tests.e2e.visit import Visit
 from viz.open_trace import SHIPPED
 
 if TYPE_CHECKING:

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.test_app import Visit, visit
+from tests.e2e.visit import Visit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.browser
-
-__all__ = ["visit"]
 
 
 def test_one_click_away_from_a_step(visit: Visit) -> None:

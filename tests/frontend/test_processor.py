@@ -12,25 +12,14 @@ from engine.errors import RequestError
 from engine.frontend.processor import Processor, draw_seed
 from engine.frontend.tokenizer import Tokenizer
 from engine.sampling_params import SamplingParams
+from tests.model_facts import model_facts
 
 MAX_MODEL_LEN = 32
 
 
 @pytest.fixture(scope="module")
 def facts(tokenizer: Tokenizer) -> ModelFacts:
-    return ModelFacts(
-        name="m",
-        architecture="LlamaForCausalLM",
-        num_layers=1,
-        hidden_size=8,
-        num_attention_heads=1,
-        num_kv_heads=1,
-        head_size=8,
-        vocab_size=tokenizer.vocab_size + 2,
-        max_model_len=MAX_MODEL_LEN,
-        dtype="float32",
-        eos_token_ids=(2, 3),
-    )
+    return model_facts(vocab_size=tokenizer.vocab_size + 2, max_model_len=MAX_MODEL_LEN, eos_token_ids=(2, 3))
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.text import Text
-from tqdm import tqdm
 
-from sim.timeline import Timeline
+from sim.open_with_bar import open_with_bar
 
 #: A drawing is made for this width at most: lines that cross a wide screen are hard to follow.
 _WIDEST = 120
@@ -24,8 +23,7 @@ def trace(
     from viz.terminal.step import step_view
     from viz.terminal.summary import trace_view
 
-    with tqdm(desc="looking the trace through", total=100, leave=False, disable=None, bar_format="{l_bar}{bar}") as bar:
-        timeline = Timeline.open(trace_file, lambda share: bar.update(int(100 * share) - bar.n))
+    timeline = open_with_bar(trace_file)
     drawing = (
         trace_view(trace_file.name, timeline)
         if step is None

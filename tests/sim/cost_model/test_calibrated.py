@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from engine.cli import main
-from engine.config import EngineConfig, KVCacheConfig, KVCacheGroup, ModelFacts
+from engine.config import EngineConfig, KVCacheConfig, KVCacheGroup
 from engine.errors import ConfigError, TraceError
 from engine.trace.events import SchedulePreempted, StepScheduled
 from engine.trace.file import read_trace
@@ -25,20 +25,9 @@ from sim.cost_model.recorded_steps import RecordedStep, composition_of, recorded
 from sim.scenario import Scenario
 from sim.simulation import Simulation
 from tests.core.driver import record_crowd
+from tests.model_facts import model_facts
 
-MODEL = ModelFacts(
-    name="m",
-    architecture="LlamaForCausalLM",
-    num_layers=1,
-    hidden_size=8,
-    num_attention_heads=1,
-    num_kv_heads=1,
-    head_size=8,
-    vocab_size=100,
-    max_model_len=1000,
-    dtype="float32",
-    eos_token_ids=(),
-)
+MODEL = model_facts()
 KV_CACHE = KVCacheConfig(
     num_gpu_blocks=100, block_size=16, groups=(KVCacheGroup(num_layers=1, block_bytes=1),), none_hash="00"
 )
