@@ -16,16 +16,14 @@ export default function (component) {
 // for it again after the page was printed, so that is what it is told.
 
 const nativeMedia = window.matchMedia.native ?? window.matchMedia.bind(window);
-let worn = null;
 
 function wear(theme) {
-  if (theme === worn) return;
-  worn = theme;
+  if (theme === (window.matchMedia.worn ?? null)) return;
   window.matchMedia = (query) => {
     if (theme === null || !query.includes("prefers-color-scheme")) return nativeMedia(query);
     return Object.assign(new EventTarget(), { media: query, matches: query.includes(theme) });
   };
-  window.matchMedia.native = nativeMedia;
+  Object.assign(window.matchMedia, { native: nativeMedia, worn: theme });
   window.dispatchEvent(new Event("afterprint"));
 }
 
@@ -63,7 +61,7 @@ class Board {
   update(data, setTriggerValue) {
     this.setTriggerValue = setTriggerValue;
     this.data = data;
-    wear(data.theme);
+    this.dress(data.theme);
     for (const [name, html] of Object.entries(data.parts)) this.draw(name, html);
     this.board.dataset.step = data.step;
     this.sent = null;
@@ -71,6 +69,14 @@ class Board {
     if (this.next !== null && this.next !== data.step) this.ask(this.next);
     this.next = null;
     if (this.playing && data.step >= data.last && !data.growing) this.stop();
+  }
+
+  // Only what is news to this board: another theme makes Streamlit update every board that there is, and that of the page
+  // just left, which is still there until the new one is complete, knows an old theme.
+  dress(theme) {
+    if (theme === this.theme) return;
+    this.theme = theme;
+    wear(theme);
   }
 
   draw(name, html) {
