@@ -36,6 +36,11 @@ class MadeUpTokens:
         """See `TokenSource`."""
         return (serial * 40_503 + position * 25_173) % self.vocab_size
 
+    def tokens(self, serial: int, position: int, count: int) -> list[int]:
+        """See `seams.Foresight`."""
+        first, vocab_size = serial * 40_503 + position * 25_173, self.vocab_size
+        return [number % vocab_size for number in range(first, first + count * 25_173, 25_173)]
+
     def other(self, serial: int, position: int) -> int:
         """See `TokenSource`."""
         return (self.token(serial, position) + 1) % self.vocab_size
@@ -138,6 +143,10 @@ class ModeledExecutor:
         assert plan is not None, "sample_tokens was called without a step: execute_model comes first."
         for serial in plan.released:
             self._num_tokens.pop(serial, None)
+        coasting = plan.coasting
+        for serial, num_steps in coasting.woken.items() if coasting is not None else ():
+            if serial in self._num_tokens:
+                self._num_tokens[serial] += num_steps
         shares: list[tuple[int, int, int]] = []
         serials: list[int] = []
         sampled: list[list[int]] = []
@@ -163,6 +172,8 @@ class ModeledExecutor:
             self._num_tokens[serial] = num_tokens + num_accepted + 1
             shares.append((row.num_computed_tokens, row.num_scheduled_tokens, 1 + num_drafts))
         composition = StepComposition.of(shares)
+        if coasting is not None:
+            composition = composition.with_decodes(coasting.num_rows, coasting.num_kv_tokens)
         most_drafts = plan.num_drafts_wanted or [0] * len(serials)
         draft_ns = self._drafting.draft_ns if self._drafting is not None and any(most_drafts) else 0
         self._clock.advance(self._cost_model.step_ns(composition) + draft_ns)

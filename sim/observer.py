@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from engine.core.messages import EngineCoreOutputs, SchedulerOutput
 from engine.metrics.iteration import IterationMetrics
 from engine.metrics.request import RequestMetrics
@@ -23,6 +25,8 @@ class Observer:
         self._token_budget = token_budget
         self._live: dict[int, RequestMetrics] = {}
         self._queried = self._hit = 0
+        self._ends_ns = array("q")
+        """Of the steps."""
 
     def added(self, serial: int, request_id: str, num_prompt_tokens: int, arrival_ns: int) -> None:
         """A request has joined."""
@@ -51,13 +55,19 @@ class Observer:
             num_waiting: as planning began.
             queried_tokens, hit_tokens: of the prefix cache, since the simulation began.
         """
+        coasting = plan.coasting
+        for serial, num_steps in coasting.woken.items() if coasting is not None else ():
+            request = self._live[serial]
+            request.output_times_ns += self._ends_ns[-num_steps:]
+            request.num_output_tokens += num_steps
         for row in plan.rows:
             if row.new is not None:
                 request = self._live[row.serial]
                 if request.first_scheduled_ns is None:
                     request.first_scheduled_ns = started_ns
         ended = []
-        num_output_tokens = 0
+        num_coasting = 0 if coasting is None else coasting.num_rows
+        num_output_tokens = num_coasting
         for news in outputs.outputs:
             request = self._live[news.serial]
             if news.new_token_ids:
@@ -74,11 +84,11 @@ class Observer:
                 started_ns=started_ns,
                 ended_ns=ended_ns,
                 token_budget=self._token_budget,
-                num_running=len(plan.rows),
+                num_running=len(plan.rows) + num_coasting,
                 num_waiting=num_waiting,
                 usable_blocks=self._usable_blocks,
                 free_blocks=free_blocks,
-                num_rows=len(plan.rows),
+                num_rows=len(plan.rows) + num_coasting,
                 prefill_tokens=run.composition.num_prefill_tokens,
                 decode_tokens=run.composition.num_decode_tokens,
                 output_tokens=num_output_tokens,
@@ -91,4 +101,5 @@ class Observer:
             )
         )
         self._queried, self._hit = queried_tokens, hit_tokens
+        self._ends_ns.append(ended_ns)
         return ended

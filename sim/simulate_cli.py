@@ -19,6 +19,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.metrics.summary import MetricsSummary
 from engine.metrics.table import comparison_table
+from engine.metrics.tally import Tally
 from engine.trace.recorder import Recorder
 from engine.workload import FORMATS, Workload, open_workload
 from sim.clock import VirtualClock
@@ -53,6 +54,9 @@ def simulate(
     acceptance_rate: Annotated[float, Option(min=0, max=1, help="How often a draft is right.")] = 0.7,
     draft_latency_ms: Annotated[float, Option(min=0, max=1e9, help="What drafting adds to a step.")] = 0.0,
     random_seed: Annotated[int, Option(help="Of the workload and the drafts.")] = 0,
+    fast_forward: Annotated[
+        bool, Option(help="Look at a decode only in steps that change something for it; the result is the same.")
+    ] = True,
     output_json: Annotated[Path | None, Option(help="Write the results here, under vLLM's keys.")] = None,
     **engine_args: Any,
 ) -> None:
@@ -79,7 +83,7 @@ def simulate(
                 speculative.num_speculative_tokens, acceptance_rate, round(draft_latency_ms * 1e6), random_seed
             )
         path = None if trace is None else _trace_path(trace, name, len(configs))
-        tally = _run(scenario, drafting, path, requests, name)
+        tally = _run(scenario, drafting, path, requests, name, fast_forward=fast_forward)
         summaries[name] = tally.summarise(tuple(percentile or (99.0,)), objectives or None)
         console.print(Text(str(requests), "dim"))
         console.print(Text(_what(scenario), "dim"))
@@ -92,14 +96,23 @@ def simulate(
         output_json.write_text(json.dumps(results if len(results) > 1 else next(iter(results.values())), indent=2))
 
 
-def _run(scenario: Scenario, drafting: DraftingModel | None, path: Path | None, requests: Workload, name: str) -> Any:
+def _run(
+    scenario: Scenario,
+    drafting: DraftingModel | None,
+    path: Path | None,
+    requests: Workload,
+    name: str,
+    *,
+    fast_forward: bool,
+) -> Tally:
     with tqdm(desc=f"simulating {name}", unit=" requests", leave=False, disable=None) as bar:
 
         def record(clock: VirtualClock) -> Recorder:
             assert path is not None
             return Recorder.to_file(path, scenario.header, clock=clock)
 
-        return Simulation(scenario, drafting, None if path is None else record, bar.update).run(requests)
+        recorded = None if path is None else record
+        return Simulation(scenario, drafting, recorded, bar.update, fast_forward=fast_forward).run(requests)
 
 
 def _configs(

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 
 from engine.core.engine_core import EngineCore
 from engine.core.messages import EngineCoreRequest
@@ -18,9 +19,16 @@ from engine.sampling_params import SamplingParams
 from engine.trace.recorder import Recorder
 from engine.workload.request import WorkloadRequest
 from sim.clock import VirtualClock
+from sim.expansion import Expansion
 from sim.modeled import DraftingModel, MadeUpTokens, ModeledExecutor
 from sim.observer import Observer
 from sim.scenario import Scenario
+
+
+@lru_cache
+def _greedy(num_tokens: int) -> SamplingParams:
+    """So many tokens, whatever they are; many requests of a workload ask for the same."""
+    return SamplingParams(max_tokens=num_tokens, ignore_eos=True, seed=0, temperature=0.0)
 
 
 class Simulation:
@@ -30,6 +38,8 @@ class Simulation:
         scenario: what is simulated.
         drafting: how good its drafter is; None: nobody drafts.
         trace: makes the recorder of the run, which gets the clock; None: nothing is recorded.
+        fast_forward: leave decodes alone whose coming steps are settled. Result and trace are the same; with drafts,
+            nothing is settled, and every step looks at all of them all the same.
         finished: hears of each request that has ended, for a progress bar.
     """
 
@@ -39,17 +49,24 @@ class Simulation:
         drafting: DraftingModel | None = None,
         trace: Callable[[VirtualClock], Recorder] | None = None,
         finished: Callable[[], object] = lambda: None,
+        *,
+        fast_forward: bool = True,
     ) -> None:
         self.clock = VirtualClock()
         self.num_steps = 0
-        self._recorder = None if trace is None else trace(self.clock)
-        self._core = EngineCore(scenario.config, scenario.kv_cache, scenario.model.max_model_len, self._recorder)
-        self._executor = ModeledExecutor(
-            scenario.cost_model,
-            self.clock,
-            MadeUpTokens(scenario.model.vocab_size),
-            drafting,
+        foreseen = (
+            fast_forward and scenario.config.speculative is None and not scenario.config.scheduler.async_scheduling
         )
+        tokens = MadeUpTokens(scenario.model.vocab_size)
+        self._recorder = None if trace is None else trace(self.clock)
+        self._expansion = Expansion(self._recorder, tokens) if self._recorder is not None and foreseen else None
+        sink = self._expansion or self._recorder
+        self._core = EngineCore(scenario.config, scenario.kv_cache, scenario.model.max_model_len, sink)
+        self._executor = ModeledExecutor(scenario.cost_model, self.clock, tokens, drafting)
+        if foreseen:
+            coasting = self._core.foresee(tokens)
+            if self._expansion is not None:
+                self._expansion.coasters = lambda: coasting.serials
         usable_blocks = scenario.kv_cache.num_gpu_blocks - 1
         self._observer = Observer(usable_blocks, scenario.config.scheduler.max_num_batched_tokens)
         self._vocab_size = scenario.model.vocab_size
@@ -86,7 +103,7 @@ class Simulation:
         added = EngineCoreRequest(
             request_id=str(self._num_added),
             prompt_token_ids=tuple(token_ids),
-            sampling_params=SamplingParams(max_tokens=request.output_tokens, ignore_eos=True, seed=0, temperature=0.0),
+            sampling_params=_greedy(request.output_tokens),
             priority=request.priority,
             cache_salt=request.cache_salt,
         )
@@ -118,5 +135,7 @@ class Simulation:
             executor.finished(serial)
             self._finished()
         self.num_steps += 1
+        if self._expansion is not None:
+            self._expansion.end_step()
         if self._recorder is not None:
             self._recorder.flush()

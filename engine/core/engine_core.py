@@ -21,9 +21,10 @@ from engine.core.messages import (
     SchedulerOutput,
 )
 from engine.core.request import Request
+from engine.core.scheduler.coasting import Coasting
 from engine.core.scheduler.scheduler import Scheduler
 from engine.core.scheduler.update import news_of
-from engine.core.seams import GrammarBackend, KVConnector
+from engine.core.seams import Foresight, GrammarBackend, KVConnector
 from engine.core.spec_bookkeeping import tell_speculation
 from engine.core.structured_output import StructuredOutputManager
 from engine.errors import ConfigError, RequestError
@@ -125,6 +126,8 @@ class EngineCore:
         if aborted and self._trace is not None:
             self._trace.emit(RequestAborted(requests=[request.serial for request in aborted], cause=cause))
         for request in aborted:
+            if self.scheduler.coasting is not None:
+                self.scheduler.coasting.wake(request, self.scheduler.step)
             self.scheduler.finish(request, RequestStatus.FINISHED_ABORTED, f"aborted: {cause}")
         return [request.request_id for request in aborted]
 
@@ -177,6 +180,21 @@ class EngineCore:
         if self._trace is not None:
             self._trace.emit(ConfigChanged(scheduler=limits))
         self.scheduler.config = limits
+
+    def foresee(self, foresight: Foresight) -> Coasting:
+        """From now on, leave decodes alone whose coming steps are settled; the decisions remain the same.
+
+        A step names only the other rows then, beside `SchedulerOutput.coasting`, and only they have news. It must not
+        fail, and has to be taken in before the next one is planned.
+
+        Raises:
+            ConfigError: with drafts or several steps in flight, what a step brings is not settled.
+        """
+        scheduler = self.scheduler
+        if self._speculative is not None or scheduler.config.async_scheduling:
+            raise ConfigError("Steps can be foreseen without speculation and without async_scheduling only.")
+        scheduler.coasting = Coasting(foresight, scheduler.kv_cache_manager, self.max_model_len)
+        return scheduler.coasting
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats:
         """How much of what was asked of the prefix cache it had."""

@@ -110,6 +110,17 @@ class ScheduledRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.num_computed_tokens + self.num_scheduled_tokens
 
 
+class CoastingRows(msgspec.Struct, frozen=True, kw_only=True):
+    """Decodes that a step counts and does not name: see `engine/core/scheduler/coasting.py`."""
+
+    num_rows: int
+    """Each of them gets one token."""
+    num_kv_tokens: int
+    """The contexts that they read, this step's tokens included."""
+    woken: dict[int, int]
+    """By serial, requests that had coasted up to this step: through how many steps."""
+
+
 class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of one step, in the order in which its rows were scheduled."""
 
@@ -121,6 +132,8 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What the worker's side of the KV connector must load and store in this step; None without a connector."""
     num_drafts_wanted: list[int] | None = None
     """Per row, the most drafts that it may bring along for the next step; None without speculation."""
+    coasting: CoastingRows | None = None
+    """What else runs in this step; None where every row is named."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:

@@ -15,6 +15,7 @@ class Request:
 
     __slots__ = (
         "cache_salt",
+        "coasts",
         "drafts_from_step",
         "eos_token_ids",
         "grammar",
@@ -65,7 +66,7 @@ class Request:
         self.num_output_placeholders = 0
         """Tokens that steps in flight will sample: their places are planned with, their ids are not known yet."""
         self.num_placed_tokens = 0
-        """While fewer tokens than this are computed, the request needs no further block and fills none."""
+        """While fewer tokens than this are computed, it needs no further block, and fills none that would be cached."""
         self.num_cached_tokens: int | None = None
         """Tokens that the prefix cache and the KV connector spared at the first admission; None before it."""
         self.num_remote_tokens = 0
@@ -79,6 +80,8 @@ class Request:
         """The first step after which drafts are wanted again."""
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
+        self.coasts = False
+        """Whether the next step need not look at it: its counts and tokens are then those of an earlier step."""
 
     @property
     def num_tokens(self) -> int:

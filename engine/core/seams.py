@@ -32,6 +32,13 @@ class Executor(Protocol):
         """Give back what the executor holds; it is not used again."""
 
 
+class Foresight(Protocol):
+    """Knows what the model will say, before it is asked."""
+
+    def tokens(self, serial: int, position: int, count: int) -> list[int]:
+        """So many tokens of a request, from a position on, its prompt included."""
+
+
 class MaskFacts(NamedTuple):
     """What the trace is told of one mask."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from operator import sub
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class RequestMetrics:
         Accepted draft tokens share the latency of their step, as they share a chunk in a stream. TTFT and these add
         up to E2EL.
         """
-        return [later - earlier for earlier, later in pairwise(self.output_times_ns)]
+        return list(map(sub, self.output_times_ns[1:], self.output_times_ns))
 
     @property
     def tpot_ns(self) -> float | None:

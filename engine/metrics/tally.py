@@ -10,6 +10,8 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from itertools import repeat
+from operator import truediv
 from typing import TYPE_CHECKING
 
 from engine.errors import ConfigError
@@ -66,7 +68,7 @@ class Tally:
         self._output_tokens += request.num_output_tokens
         self._requests_in_second.update(range(request.arrival_ns // _NS_PER_S, end // _NS_PER_S + 1))
         for name, values in self._latencies_ms.items():
-            latencies = [value / _NS_PER_MS for value in request.latencies_ns(name)]
+            latencies = list(map(truediv, request.latencies_ns(name), repeat(_NS_PER_MS)))
             values.extend(latencies or ([math.nan] if name in OBJECTIVES else []))
 
     def add_iteration(self, iteration: IterationMetrics) -> None:

@@ -20,6 +20,8 @@ from scripts.train_heads.acceptance import measure
 from scripts.train_heads.eagle import EagleInTraining
 from scripts.train_heads.examples import Examples
 from scripts.train_heads.medusa import MedusaInTraining
+from scripts.train_heads.prompts import mixed
+from scripts.train_heads.questions import self_asked
 from scripts.train_heads.recipes import RECIPES, Recipe
 from scripts.train_heads.save import Kind, save_head
 from scripts.train_heads.states import write_states
@@ -52,7 +54,10 @@ def make_head(name: str, kind: Kind, work: Path, folder: Path) -> None:
     recipe = RECIPES[name]
     work.mkdir(parents=True, exist_ok=True)
     path = resolve_model(name)
-    prompts = recipe.prompts(AutoTokenizer.from_pretrained(path))
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    prompts = recipe.prompts(tokenizer)
+    if recipe.num_self_asked:
+        prompts = mixed(prompts + self_asked(name, tokenizer, work / "questions.jsonl", recipe.num_self_asked))
     texts = write_texts(name, prompts, work / "texts.jsonl", recipe.num_tokens, recipe.max_tokens)
     target = LlamaForCausalLM.from_pretrained(path, dtype=torch.float32).eval().requires_grad_(False)
     examples = Examples(texts, write_states(target, texts, work / "states.f16"))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import cast
 
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
+from scripts.train_heads.questions import chat
 from scripts.train_tiny.corpus import MARK, documents
 
 HELD_OUT_EVERY = 40
@@ -92,7 +92,7 @@ _ASKED = {
 _PLAIN = (
     "Hello! What can you do?", "Tell me a joke.", "What is 17 times 6?", "Name the planets of the solar system.",
     "What is the capital of France?", "Give me a recipe for pancakes.", "What is the boiling point of water?",
-    "How many days are there in a leap year?", "What is the difference between weather and climate?",
+    "How many days are there in a leap year?",
     "Who wrote Romeo and Juliet?", "Suggest a name for a small bookshop.", "Plan a weekend in Rome.",
     "What should I cook with rice, eggs and spinach?", "Write a haiku about autumn.", "What is machine learning?",
     "What are the primary colours?", "How does a computer store a picture?", "Give me a motivational quote.",
@@ -101,19 +101,18 @@ _PLAIN = (
 
 
 def chat_prompts(tokenizer: Tokenizer) -> list[list[int]]:
-    """Every kind of question about every subject of its kind, in a drawn order, as the chat template has it."""
+    """Every kind of question about every subject of its kind, as the chat template has it."""
     asked = [
         template.format(subject)
         for subjects, templates in _ASKED.items()
         for template, subject in itertools.product(templates, subjects)
     ]
-    asked += _PLAIN
-    random.Random(_SEED).shuffle(asked)
-    chats = [[{"role": "user", "content": question}] for question in asked]
-    return [
-        cast(list[int], tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False))
-        for chat in chats
-    ]
+    return [chat(tokenizer, question) for question in (*asked, *_PLAIN)]
+
+
+def mixed(prompts: list[list[int]]) -> list[list[int]]:
+    """Prompts in a drawn order, so that each part of them is as good as another."""
+    return random.Random(_SEED).sample(prompts, len(prompts))
 
 
 def beginnings(tokenizer: Tokenizer) -> list[list[int]]:

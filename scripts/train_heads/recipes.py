@@ -25,6 +25,8 @@ class Recipe:
 
     prompts: Callable[[Tokenizer], list[list[int]]]
     """What the target is asked."""
+    num_self_asked: int
+    """Questions of its own that it is asked as well; none of a target that does not chat."""
     num_tokens: int
     """Answer tokens that are learned from."""
     max_tokens: int
@@ -40,8 +42,9 @@ class Recipe:
 RECIPES = {
     "smollm2-135m": Recipe(
         prompts=chat_prompts,
-        num_tokens=110_000,
-        max_tokens=160,
+        num_self_asked=2400,
+        num_tokens=250_000,
+        max_tokens=192,
         draft_vocab_size=4096,
         eagle=Schedule(rounds=4, batch=4, peak_lr=1.5e-3),
         eagle_passes=2,
@@ -50,6 +53,7 @@ RECIPES = {
     ),
     "orrery-tiny": Recipe(
         prompts=beginnings,
+        num_self_asked=0,
         num_tokens=150_000,
         max_tokens=128,
         draft_vocab_size=1024,

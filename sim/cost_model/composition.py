@@ -54,6 +54,19 @@ class StepComposition(NamedTuple):
             return "prefill"
         return "mixed" if self.num_prefill_tokens else "decode"
 
+    def with_decodes(self, num_rows: int, num_kv_tokens: int) -> StepComposition:
+        """The same step with some decodes more, of one token each and of so many tokens of context together."""
+        return StepComposition(
+            self.num_rows + num_rows,
+            self.num_prefill_tokens,
+            self.num_decode_tokens + num_rows,
+            self.num_padded_tokens + num_rows,
+            self.num_logits + num_rows,
+            self.num_kv_tokens + num_kv_tokens,
+            self.prefill_pairs,
+            self.decode_pairs + num_kv_tokens,
+        )
+
     @classmethod
     def of(cls, rows: Iterable[RowShare | tuple[int, int, int]], num_padded_tokens: int = 0) -> StepComposition:
         """The sum of what the requests have in a step.

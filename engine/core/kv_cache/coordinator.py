@@ -58,12 +58,21 @@ class KVCacheCoordinator:
 
         A hit block that is free counts too: reviving it takes it out of the queue just as a new one.
         """
+        if not hits[0]:
+            if len(self.groups) == 1:
+                return self.groups[0].num_blocks_missing(serial, num_tokens, 0)
+            return sum([group.num_blocks_missing(serial, num_tokens, 0) for group in self.groups])
         null_block, number = self.block_pool.null_block, 0
         for group, hit in zip(self.groups, hits, strict=True):
             number += group.num_blocks_missing(serial, num_tokens, len(hit))
-            if hit:
-                number += sum(block.ref_count == 0 and block is not null_block for block in hit)
+            number += sum(block.ref_count == 0 and block is not null_block for block in hit)
         return number
+
+    def num_cached_blocks(self, serial: int) -> int:
+        """How many of a request's first blocks have their hash in every group, or no longer need one."""
+        first, *others = self.groups
+        number = first.num_cached_blocks.get(serial, 0)
+        return min(number, *[group.num_cached_blocks.get(serial, 0) for group in others]) if others else number
 
 
 def _make_group(

@@ -17,6 +17,7 @@ from engine.core.kv_cache.block import KVCacheBlock
 from engine.core.kv_cache.block_hash import BlockHash, hash_request_tokens
 from engine.core.kv_cache.block_pool import BlockPool
 from engine.core.kv_cache.coordinator import KVCacheCoordinator
+from engine.core.kv_cache.group import CacheGroup
 from engine.core.kv_cache.stats import CachingMetrics
 from engine.core.request import Request
 from engine.trace.events import CacheReset, KVAllocated, KVCached, KVFreed, KVLookup, KVTouched, KVUncached
@@ -117,7 +118,8 @@ class KVCacheManager:
         # Most decodes end here: the block that the request has begun has room (see `_num_placed_tokens`).
         if computed is None and request.num_computed_tokens + num_new_tokens < request.num_placed_tokens:
             return self._nothing_new
-        self._free_passed(request)
+        if self.coordinator.sliding_windows:
+            self._free_passed(request)
         hits, num_hit_tokens = computed or self.nothing_computed
         num_computed = request.num_computed_tokens + num_hit_tokens
         # A request on its admission drafts nothing yet, so it needs no slots to look ahead.
@@ -125,25 +127,25 @@ class KVCacheManager:
         num_slots = min(num_computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
         # How many blocks, and are there enough?
         needed = self.coordinator.num_blocks_to_take(request.serial, num_slots, hits)
-        if needed > self.block_pool.num_free_blocks:
+        if needed and needed > self.block_pool.num_free_blocks:
             return Shortage(needed, self.block_pool.num_free_blocks)
 
         if computed is not None and computed is not self.nothing_computed:
             self.caching_metrics.observe(request.num_tokens, num_hit_tokens, preempted=request.num_preemptions > 0)
         # Take them. Every hit leaves the queue before anything is popped from it, or a new block might evict a hit.
-        for group, hit in zip(self.coordinator.groups, hits, strict=True):
-            if hit:
+        if num_hit_tokens:
+            for group, hit in zip(self.coordinator.groups, hits, strict=True):
                 group.adopt(request.serial, hit)
                 self._emit_touched(request, group.group, hit)
         new_block_ids = (
-            tuple([self._allocate_in(group, request, num_slots) for group in range(len(hits))])
+            tuple([self._allocate_in(group, request, num_slots) for group in self.coordinator.groups])
             if needed
             else self._nothing_new.new_block_ids
         )
         registered = self.cache_blocks(request, num_computed + num_new_tokens) if cache else []
         if cache:
             num_tokens = min(num_computed + num_new_tokens, request.num_tokens)
-            request.num_placed_tokens = self._num_placed_tokens(num_tokens, num_computed)
+            request.num_placed_tokens = self._num_placed_tokens(request, num_tokens, num_computed)
         return Allocation(new_block_ids, registered)
 
     def block_ids(self, request: Request) -> tuple[list[int], ...]:
@@ -191,20 +193,22 @@ class KVCacheManager:
             if passed:
                 self._emit_freed(request, group.group, passed, "window", by_window=True)
 
-    def _num_placed_tokens(self, num_tokens: int, num_computed_tokens: int) -> int:
+    def _num_placed_tokens(self, request: Request, num_tokens: int, num_computed_tokens: int) -> int:
         """Up to where a request that will have `num_tokens` computed tokens can go on in the block it has begun,
         without its window passing another block than it has by `num_computed_tokens`.
 
         A decode crosses into a new block once in `block_size` steps; in all others it is spared every question.
         """
         begun = num_tokens // self.block_size * self.block_size
-        placed = begun + self.block_size - self.num_lookahead_tokens if num_tokens > begun else 0
+        # The token that fills the block is one of them if nothing then has to get its hash.
+        is_cached = self.enable_caching and request.writes_prefix_cache
+        end = begun + self.block_size + (0 if is_cached else 1)
+        placed = end - self.num_lookahead_tokens if num_tokens > begun else 0
         for group in self.coordinator.sliding_windows:
             placed = min(placed, group.next_move(num_computed_tokens) + 1)
         return placed
 
-    def _allocate_in(self, group_index: int, request: Request, num_tokens: int) -> list[int]:
-        group = self.coordinator.groups[group_index]
+    def _allocate_in(self, group: CacheGroup, request: Request, num_tokens: int) -> list[int]:
         missing = group.num_blocks_missing(request.serial, num_tokens, 0)
         if not missing:
             return []
@@ -214,7 +218,7 @@ class KVCacheManager:
             self._trace.emit(
                 KVAllocated(
                     request=request.serial,
-                    group=group_index,
+                    group=group.group,
                     block_ids=block_ids,
                     evicted_block_ids=[block_id for block_id, _ in evicted],
                     evicted_hashes=[str(block_hash) for _, block_hash in evicted],
@@ -228,6 +232,8 @@ class KVCacheManager:
             return []
         # Draft tokens beyond the request's own may still be rejected: a block that holds one gets no hash.
         num_tokens = min(num_tokens, request.num_tokens)
+        if self.coordinator.num_cached_blocks(request.serial) >= num_tokens // self.block_size:
+            return []
         hashes = self._hashes_of(request)
         registered: list[RegisteredBlock] = []
         for group in self.coordinator.groups:

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from engine.core.kv_cache.manager import Allocation, RegisteredBlock
-from engine.core.messages import ForwardFailure, ModelRunnerOutput, NewRequestData, ScheduledRow
+from engine.core.messages import CoastingRows, ForwardFailure, ModelRunnerOutput, NewRequestData, ScheduledRow
 from engine.core.request import Request
 
 Admission = Literal["running", "new", "resumed"]
@@ -38,6 +38,7 @@ class StepPlan:
         self.budget = token_budget
         self.rows: dict[int, PlannedRow] = {}
         self.preempted: list[Request] = []
+        self.coasting: CoastingRows | None = None
 
     def add(
         self,

@@ -21,6 +21,7 @@ from engine.core.messages import (
 from engine.core.request import Request
 from engine.core.request_queue import create_request_queue
 from engine.core.scheduler.admission import AdmissionGates, WaitingFor
+from engine.core.scheduler.coasting import Coasting
 from engine.core.scheduler.drafting import DraftingPolicy
 from engine.core.scheduler.plan import Admission, StepPlan, StepsInFlight
 from engine.core.scheduler.update import apply_failure, apply_output
@@ -67,6 +68,7 @@ class Scheduler:
         self.step = 0
         self._released: list[int] = []
         self.trace = trace
+        self.coasting: Coasting | None = None
 
     def add(self, request: Request) -> None:
         """Let a new request wait; a guided one for its grammar first."""
@@ -126,7 +128,8 @@ class Scheduler:
     def _schedule_running(self, plan: StepPlan) -> None:
         """Decodes, and prefills that have begun: each gets tokens and slots; where blocks are missing, running
         ones are preempted."""
-        index, running, allocate_slots = 0, self.running, self.kv_cache_manager.allocate_slots
+        coasting, allocate_slots, index = self.coasting, self.kv_cache_manager.allocate_slots, 0
+        running = self.running if coasting is None else coasting.to_look_at(self.running, plan)
         while index < len(running):
             request = running[index]
             if plan.budget == 0:
@@ -146,9 +149,10 @@ class Scheduler:
                     if victim is request:
                         return
                 allocation = allocate_slots(request, wanted.num_tokens)
-            plan.add(request, wanted.num_tokens, allocation, "running", allocation.new_block_ids)
-            if self.trace is not None:
-                self._emit_scheduled(request, wanted, plan, "running")
+            if coasting is None or not coasting.goes_on(request):
+                plan.add(request, wanted.num_tokens, allocation, "running", allocation.new_block_ids)
+                if self.trace is not None:
+                    self._emit_scheduled(request, wanted, plan, "running")
             index += 1
 
     def _choose_victim(self) -> Request:
@@ -280,7 +284,7 @@ class Scheduler:
 
     def _depart(self, plan: StepPlan) -> SchedulerOutput:
         """Close the plan: from now on its tokens count as computed, and its output is awaited."""
-        if not plan.rows:
+        if not plan.rows and not (plan.coasting and plan.coasting.num_rows):
             # Nothing will run, so nobody would hear of the released ones: they are kept for the next plan.
             self._emit_step_scheduled(plan, [])
             return SchedulerOutput(step=plan.step, rows=[], released=[])
@@ -296,6 +300,7 @@ class Scheduler:
             released=released,
             kv_connector_metadata=self.kv_transfer_manager.build_connector_meta(plan),
             num_drafts_wanted=num_drafts_wanted,
+            coasting=plan.coasting,
         )
 
     def _tokens_wanted(self, request: Request, num_computed_tokens: int, plan: StepPlan) -> Wanted:

@@ -1,0 +1,75 @@
+"""Questions that the target asks itself: given a chat that has got as far as the user's turn, it goes on as the user.
+
+A list of templates has few kinds of questions, and a head that has learned from those alone guesses less well what the
+target answers to others. What a chat model writes in the user's place is about whatever it was trained to be asked.
+
+Source: Magpie (Xu et al. 2024).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import msgspec
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from engine.llm import LLM
+from engine.sampling_params import SamplingParams
+
+#: Questions that run at a time, and are written to the file together.
+_BATCH = 128
+_TEMPERATURE = 0.8
+_FEWEST_TOKENS, _MOST_TOKENS = 6, 64
+_QUESTION = "QUESTION"
+
+
+def self_asked(model: str, tokenizer: Tokenizer, path: Path, number: int) -> list[list[int]]:
+    """Chats with questions of the target's own, as token ids up to where it answers.
+
+    Args:
+        model: name or folder of the target.
+        tokenizer: the target's, with a chat template.
+        path: the file that questions are appended to, one JSON string per line; those in it are kept.
+        number: questions wanted.
+    """
+    questions = (
+        [msgspec.json.decode(line, type=str) for line in path.read_bytes().splitlines()] if path.exists() else []
+    )
+    if len(questions) < number:
+        questions = _ask(LLM(model, max_model_len=1024, max_num_seqs=_BATCH), tokenizer, path, number, questions)
+    return [chat(tokenizer, question) for question in questions[:number]]
+
+
+def chat(tokenizer: Tokenizer, question: str) -> list[int]:
+    """A chat that begins with a question, as the template has it, up to where the assistant answers."""
+    ids = tokenizer.apply_chat_template(
+        [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
+    )
+    return cast(list[int], ids)
+
+
+def _ask(llm: LLM, tokenizer: Tokenizer, path: Path, number: int, questions: list[str]) -> list[str]:
+    template = tokenizer.apply_chat_template([{"role": "user", "content": _QUESTION}], tokenize=False)
+    before = tokenizer.encode(cast(str, template).split(_QUESTION)[0], add_special_tokens=False)
+    seed = len(questions)
+    with (
+        tqdm(total=number, initial=len(questions), unit=" questions", desc="questions") as bar,
+        path.open("ab") as file,
+    ):
+        while len(questions) < number:
+            params = [
+                SamplingParams(temperature=_TEMPERATURE, max_tokens=_MOST_TOKENS, seed=seed + place)
+                for place in range(_BATCH)
+            ]
+            seed += _BATCH
+            outputs = llm.generate([{"prompt_token_ids": before}] * _BATCH, params, use_tqdm=False)
+            written = [output.outputs[0] for output in outputs]
+            ended = [each for each in written if each.finish_reason == "stop" and len(each.token_ids) >= _FEWEST_TOKENS]
+            new = [text for text in dict.fromkeys(each.text.strip() for each in ended) if text not in questions]
+            file.write(b"".join(msgspec.json.encode(question) + b"\n" for question in new))
+            file.flush()
+            questions = questions + new
+            bar.update(len(new))
+    return questions
