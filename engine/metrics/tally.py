@@ -10,9 +10,9 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from itertools import repeat
-from operator import truediv
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from engine.errors import ConfigError
 from engine.metrics.distribution import Distribution
@@ -68,7 +68,11 @@ class Tally:
         self._output_tokens += request.num_output_tokens
         self._requests_in_second.update(range(request.arrival_ns // _NS_PER_S, end // _NS_PER_S + 1))
         for name, values in self._latencies_ms.items():
-            latencies = list(map(truediv, request.latencies_ns(name), repeat(_NS_PER_MS)))
+            if name == "itl":  # hundreds of them
+                itls_ns = np.diff(np.asarray(request.output_times_ns))
+                values.frombytes((itls_ns / _NS_PER_MS).tobytes())
+                continue
+            latencies = [value / _NS_PER_MS for value in request.latencies_ns(name)]
             values.extend(latencies or ([math.nan] if name in OBJECTIVES else []))
 
     def add_iteration(self, iteration: IterationMetrics) -> None:

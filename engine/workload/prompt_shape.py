@@ -51,6 +51,8 @@ class PromptShape(NamedTuple):
 
     def token_ids(self, vocab_size: int) -> list[int]:
         """A prompt of this shape: ids from 0 to `vocab_size` - 1, the same every time."""
+        if len(self.spans) == 1:
+            return self.spans[0].token_ids(vocab_size)
         return [token_id for span in self.spans for token_id in span.token_ids(vocab_size)]
 
     @classmethod
