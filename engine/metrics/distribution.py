@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,18 @@ class Distribution:
         ordered = sorted(values)
         mean = math.fsum(ordered) / len(ordered)
         variance = math.fsum((value - mean) ** 2 for value in ordered) / len(ordered)
+        return cls._of(ordered, mean, variance, percentiles)
+
+    @classmethod
+    def of_counts(cls, counts: Mapping[float, int], percentiles: Sequence[float]) -> Distribution:
+        """The same of values each of which occurs so many times."""
+        ordered = _Counted(sorted(counts.items()))
+        mean = math.fsum(value * count for value, count in counts.items()) / len(ordered)
+        variance = math.fsum((value - mean) ** 2 * count for value, count in counts.items()) / len(ordered)
+        return cls._of(ordered, mean, variance, percentiles)
+
+    @classmethod
+    def _of(cls, ordered: Sequence[float], mean: float, variance: float, percentiles: Sequence[float]) -> Distribution:
         return cls(
             count=len(ordered),
             mean=mean,
@@ -32,6 +47,20 @@ class Distribution:
             std=math.sqrt(variance),
             percentiles={percentage: percentile(ordered, percentage) for percentage in percentiles},
         )
+
+
+class _Counted(Sequence[float]):
+    """Ordered values that occur several times, without writing them out."""
+
+    def __init__(self, counts: Sequence[tuple[float, int]]) -> None:
+        self._values = [value for value, _ in counts]
+        self._ends = list(accumulate(count for _, count in counts))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._values[bisect_right(self._ends, place)]
 
 
 def percentile(ordered: Sequence[float], percentage: float) -> float:

@@ -1,6 +1,7 @@
 """`Tally`: requests and steps reduced to what a summary of them needs, so that a run may be long.
 
-It keeps eight bytes per latency of a completed request, the percentiles being exact, and sums of everything else.
+It keeps six latencies of eight bytes each per completed request, how often each inter-token latency occurred (that of
+one step is that of all its decodes), and sums of everything else; so the percentiles are exact.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from operator import sub
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from engine.errors import ConfigError
 from engine.metrics.distribution import Distribution
@@ -31,8 +31,9 @@ class Tally:
     """What has been counted so far; nothing of it is kept by reference."""
 
     def __init__(self) -> None:
-        self._latencies_ms: dict[str, array[float]] = {name: array("d") for name in LATENCIES}
+        self._latencies_ms: dict[str, array[float]] = {name: array("d") for name in LATENCIES if name != "itl"}
         """Of completed requests; those of `OBJECTIVES` have one entry per request, nan where it has none."""
+        self._itls_ns: Counter[int] = Counter()
         self._first_arrival_ns: int | None = None
         self._last_end_ns = 0
         self._completed = self._failed = 0
@@ -68,12 +69,10 @@ class Tally:
         self._output_tokens += request.num_output_tokens
         self._requests_in_second.update(range(request.arrival_ns // _NS_PER_S, end // _NS_PER_S + 1))
         for name, values in self._latencies_ms.items():
-            if name == "itl":  # hundreds of them
-                itls_ns = np.diff(np.asarray(request.output_times_ns))
-                values.frombytes((itls_ns / _NS_PER_MS).tobytes())
-                continue
             latencies = [value / _NS_PER_MS for value in request.latencies_ns(name)]
             values.extend(latencies or ([math.nan] if name in OBJECTIVES else []))
+        times = request.output_times_ns
+        self._itls_ns.update(map(sub, times[1:], times))
 
     def add_iteration(self, iteration: IterationMetrics) -> None:
         """Count a step that has come to its end."""
@@ -144,7 +143,11 @@ class Tally:
         measured = {
             name: [value for value in values if not math.isnan(value)] for name, values in self._latencies_ms.items()
         }
-        return {name: Distribution.of(values, percentiles) for name, values in measured.items() if values}
+        told = {name: Distribution.of(values, percentiles) for name, values in measured.items() if values}
+        if self._itls_ns:
+            itls_ms = {value / _NS_PER_MS: count for value, count in self._itls_ns.items()}
+            told["itl"] = Distribution.of_counts(itls_ms, percentiles)
+        return {name: told[name] for name in LATENCIES if name in told}
 
 
 def _require_valid(percentiles: Sequence[float], goodput: Mapping[str, float]) -> None:
