@@ -33,6 +33,9 @@ def self_asked(model: str, tokenizer: Tokenizer, path: Path, number: int) -> lis
         tokenizer: the target's, with a chat template.
         path: the file that questions are appended to, one JSON string per line; those in it are kept.
         number: questions wanted.
+
+    Raises:
+        ValueError: the target does not ask questions, or no more of them.
     """
     questions = (
         [msgspec.json.decode(line, type=str) for line in path.read_bytes().splitlines()] if path.exists() else []
@@ -68,6 +71,8 @@ def _ask(llm: LLM, tokenizer: Tokenizer, path: Path, number: int, questions: lis
             written = [output.outputs[0] for output in outputs]
             ended = [each for each in written if each.finish_reason == "stop" and len(each.token_ids) >= _FEWEST_TOKENS]
             new = [text for text in dict.fromkeys(each.text.strip() for each in ended) if text not in questions]
+            if not new:
+                raise ValueError(f"Of {_BATCH} questions that the target wrote, none was new and whole.")
             file.write(b"".join(msgspec.json.encode(question) + b"\n" for question in new))
             file.flush()
             questions = questions + new

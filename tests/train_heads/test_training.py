@@ -19,6 +19,7 @@ from scripts.train_heads.eagle import EagleInTraining
 from scripts.train_heads.examples import Batch, Examples
 from scripts.train_heads.medusa import MedusaInTraining
 from scripts.train_heads.prompts import beginnings, chat_prompts, is_held_out
+from scripts.train_heads.questions import chat, self_asked
 from scripts.train_heads.recipes import RECIPES, Schedule
 from scripts.train_heads.states import write_states
 from scripts.train_heads.texts import Text, read_texts, write_texts
@@ -70,6 +71,18 @@ def test_texts_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
     assert everything[:2] == first and [text.prompt for text in everything] == prompts
     assert read_texts(path) == everything
     assert all(1 <= len(text.answer) <= 5 for text in everything)
+
+
+def test_questions_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model("orrery-tiny"))
+    path = tmp_path / "questions.jsonl"
+    first = self_asked("orrery-tiny", tokenizer, path, 2)
+    number = len(path.read_bytes().splitlines()) + 2
+    everything = self_asked("orrery-tiny", tokenizer, path, number)
+    assert len(everything) == number and everything[:2] == first == self_asked("orrery-tiny", tokenizer, path, 2)
+    assert len({tuple(prompt) for prompt in everything}) == number
+    empty = chat(tokenizer, "")
+    assert all(len(prompt) >= len(empty) + 4 and prompt[:3] == empty[:3] for prompt in everything)
 
 
 def test_prompts_are_varied_and_the_same_every_time() -> None:
