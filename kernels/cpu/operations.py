@@ -9,10 +9,12 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.cpu import library
@@ -113,30 +115,39 @@ class Step:
     def __init__(
         self, block_tables: Tensor, query_start_loc: Tensor, seq_lens: Tensor, slots: Tensor, *, group: int
     ) -> None:
-        starts = query_start_loc.numpy().astype(np.int32)
-        queries = max(1, _TILE_ROWS // group)
-        lengths = np.diff(starts)
-        counts = -(-lengths // queries)
-        request = np.arange(len(lengths), dtype=np.int32).repeat(counts)
-        place = np.arange(len(request), dtype=np.int32) - (counts.cumsum() - counts).repeat(counts).astype(np.int32)
-        first = (starts[request] + place * queries).astype(np.int32)
-        size = np.minimum(queries, starts[request + 1] - first).astype(np.int32)
+        starts = query_start_loc.numpy()
+        request, first, size = _tiles(starts, max(1, _TILE_ROWS // group))
+        vectors = starts, seq_lens.numpy(), request, first, size
+        flat = np.concatenate(vectors, dtype=np.int32, casting="same_kind")
+        ends = accumulate((len(vector) * flat.itemsize for vector in vectors), initial=flat.ctypes.data)
+        at_starts, at_seq_lens, at_request, at_first, at_size, _ = ends
+        tables, slots = block_tables.to(torch.int32).contiguous(), slots.contiguous()
         self.num_tokens = int(starts[-1])
-        tables = block_tables.to(torch.int32).contiguous()
-        # Kept: the structure holds their addresses.
-        self._tensors = (starts, seq_lens.numpy().astype(np.int32), tables, slots.contiguous(), request, first, size)
+        self._kept = flat, tables, slots  # the structure holds their addresses
         self.struct = _Step(
-            starts.ctypes.data,
-            self._tensors[1].ctypes.data,
+            at_starts,
+            at_seq_lens,
             tables.data_ptr(),
-            self._tensors[3].data_ptr(),
-            request.ctypes.data,
-            first.ctypes.data,
-            size.ctypes.data,
+            slots.data_ptr(),
+            at_request,
+            at_first,
+            at_size,
             self.num_tokens,
             len(request),
             tables.stride(0),
         )
+
+
+def _tiles(starts: NDArray[np.int64], queries: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """No more than so many queries of one request each: its request, its first token, its number of queries."""
+    lengths = np.diff(starts)
+    if lengths.size and lengths.min() >= 1 and lengths.max() <= queries:
+        return np.arange(len(lengths)), starts[:-1], lengths
+    counts = -(-lengths // queries)
+    request = np.arange(len(lengths)).repeat(counts)
+    place = np.arange(len(request)) - (counts.cumsum() - counts).repeat(counts)
+    first = starts[request] + place * queries
+    return request, first, np.minimum(queries, starts[request + 1] - first)
 
 
 class LayerWeights(NamedTuple):
