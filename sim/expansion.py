@@ -12,7 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from engine.core.seams import Foresight
-from engine.trace.events import Event, ScheduleRequest, StepOutput, StepScheduled, StepStarted, UpdateRequest
+from engine.trace.events import (
+    Event,
+    RequestFinished,
+    ScheduleRequest,
+    StepOutput,
+    StepScheduled,
+    StepStarted,
+    UpdateRequest,
+)
 from engine.trace.recorder import EventSink
 
 
@@ -62,6 +70,8 @@ class Expansion:
             self._num_computed[event.request] = event.num_computed_tokens
             self._sink.emit(event)
         else:
+            if isinstance(event, RequestFinished):
+                self._num_computed.pop(event.request, None)
             self._sink.emit(event)
 
     def end_step(self) -> None:
@@ -83,7 +93,7 @@ class Expansion:
         num_scheduled |= dict.fromkeys(self._coasting, 1)
         budget, at = started.token_budget, 0
         for serial in started.running:
-            budget -= num_scheduled[serial]
+            budget -= num_scheduled.get(serial, 0)  # none, for a prompt behind one that has used it up
             while at < len(events) and getattr(events[at], "request", None) == serial:
                 event = events[at]
                 if isinstance(event, ScheduleRequest):
@@ -94,8 +104,8 @@ class Expansion:
                 self._sink.emit(self._scheduled(serial, budget))
         for event in events[at:]:
             self._sink.emit(event)
-        running = set(started.running)
-        self._rows = [*started.running, *(serial for serial in scheduled.requests if serial not in running)]
+        running = dict.fromkeys(serial for serial in started.running if serial in num_scheduled)
+        self._rows = [*running, *(serial for serial in scheduled.requests if serial not in running)]
         scheduled.requests = self._rows
         scheduled.num_scheduled_tokens = [num_scheduled[serial] for serial in self._rows]
         scheduled.total_num_scheduled_tokens += len(self._coasting)

@@ -38,8 +38,8 @@ class Simulation:
         scenario: what is simulated.
         drafting: how good its drafter is; None: nobody drafts.
         trace: makes the recorder of the run, which gets the clock; None: nothing is recorded.
-        fast_forward: leave decodes alone whose coming steps are settled. Result and trace are the same; with drafts,
-            nothing is settled, and every step looks at all of them all the same.
+        fast_forward: leave decodes alone whose coming steps are settled. Result and trace are the same; with drafts or
+            `async_scheduling` nothing is settled, and every step looks at all of them all the same.
         finished: hears of each request that has ended, for a progress bar.
     """
 
@@ -115,6 +115,9 @@ class Simulation:
         core, executor, pool = self._core, self._executor, self._core.scheduler.kv_cache_manager.block_pool
         started, num_waiting = self.clock.now_ns, len(core.scheduler.waiting)
         plan = core.schedule()
+        self.num_steps += 1
+        if plan.is_empty:  # whoever ran was preempted for itself, and nobody else got in
+            return
         free_blocks = pool.num_free_blocks
         executor.execute_model(plan)
         output = executor.sample_tokens(core.grammar_bitmask(plan.step))
@@ -134,7 +137,6 @@ class Simulation:
         for serial in ended:
             executor.finished(serial)
             self._finished()
-        self.num_steps += 1
         if self._expansion is not None:
             self._expansion.end_step()
         if self._recorder is not None:

@@ -78,6 +78,7 @@ class EngineCore:
         """Live requests by their id."""
         self._num_added = 0
         self._speculative = config.speculative
+        self._has_kv_connector = kv_connector is not None
         self._trace = trace
 
     def add(self, request: EngineCoreRequest) -> int:
@@ -122,12 +123,15 @@ class EngineCore:
 
     def abort(self, request_ids: Iterable[str], cause: str = "client") -> list[str]:
         """Take requests out before their end; ids that are not alive are ignored. Returns those that were."""
+        coasting = self.scheduler.coasting
+        if coasting is not None and any(self.scheduler.in_flight):
+            raise ValueError("No request can be aborted while a foreseen step is in flight.")
         aborted = [self.requests.pop(request_id) for request_id in request_ids if request_id in self.requests]
         if aborted and self._trace is not None:
             self._trace.emit(RequestAborted(requests=[request.serial for request in aborted], cause=cause))
         for request in aborted:
-            if self.scheduler.coasting is not None:
-                self.scheduler.coasting.wake(request, self.scheduler.step)
+            if coasting is not None:
+                coasting.wake(request, self.scheduler.step)
             self.scheduler.finish(request, RequestStatus.FINISHED_ABORTED, f"aborted: {cause}")
         return [request.request_id for request in aborted]
 
@@ -185,14 +189,17 @@ class EngineCore:
         """From now on, leave decodes alone whose coming steps are settled; the decisions remain the same.
 
         A step names only the other rows then, beside `SchedulerOutput.coasting`, and only they have news. It must not
-        fail, and has to be taken in before the next one is planned.
+        fail, and has to be taken in before the next one is planned or a request is aborted.
 
         Raises:
-            ConfigError: with drafts or several steps in flight, what a step brings is not settled.
+            ConfigError: with drafts, several steps in flight, or KV from elsewhere, what a step brings is not settled.
+            ValueError: they are foreseen already.
         """
         scheduler = self.scheduler
-        if self._speculative is not None or scheduler.config.async_scheduling:
-            raise ConfigError("Steps can be foreseen without speculation and without async_scheduling only.")
+        if scheduler.coasting is not None:
+            raise ValueError("The steps of this core are foreseen already.")
+        if self._speculative is not None or scheduler.config.async_scheduling or self._has_kv_connector:
+            raise ConfigError("Steps can be foreseen only without speculation, async_scheduling and a KV connector.")
         scheduler.coasting = Coasting(foresight, scheduler.kv_cache_manager, self.max_model_len)
         return scheduler.coasting
 

@@ -136,6 +136,11 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What else runs in this step; None where every row is named."""
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing runs: the plan needs no forward pass and gets no `update`."""
+        return not self.rows and (self.coasting is None or not self.coasting.num_rows)
+
+    @property
     def total_num_scheduled_tokens(self) -> int:
         """Length of the step's super-sequence, in tokens."""
         return sum(row.num_scheduled_tokens for row in self.rows)

@@ -19,11 +19,13 @@ from engine.errors import ConfigError
 from engine.metrics.summary import MetricsSummary
 from engine.models.architecture import Architecture
 from engine.sampling_params import SamplingParams
+from engine.trace.events import StepScheduled
 from engine.trace.file import read_trace
 from engine.trace.recorder import Recorder
 from engine.workload import open_workload
 from sim.cost_model.devices import DEVICES
 from sim.cost_model.model_files import find_architecture
+from sim.expansion import Expansion
 from sim.modeled import DraftingModel, MadeUpTokens
 from sim.observer import Observer
 from sim.replay import replay
@@ -81,9 +83,10 @@ def drawn_setting(seed: int) -> dict[str, Any]:
     budget = draw.choice((8, 64, 64, 512, 2048))
     scarce = MAX_MODEL_LEN // block_size + draw.choice((1, 8, 40))
     lengths = f"input={draw.choice((5, 40, 200, 'uniform:2:300'))},output={draw.choice((1, 3, 40, 'uniform:5:150'))}"
+    arrivals = f"rate={draw.choice((5, 50, 500))},num={draw.choice((3, 20, 50))},priorities={1 + 2 * (seed % 2)}"
     return {
         "seed": seed,
-        "workload": f"synthetic:rate={draw.choice((5, 50, 500))},{lengths},num={draw.choice((3, 20, 50))}",
+        "workload": f"synthetic:{arrivals},{lengths}",
         "block_size": block_size,
         "max_num_batched_tokens": budget,
         "max_num_seqs": min(budget, draw.choice((2, 8, 16, 64))),
@@ -223,8 +226,70 @@ def test_nothing_is_settled_where_the_tokens_decide(params: SamplingParams) -> N
 def test_drafts_and_steps_in_flight_cannot_be_foreseen() -> None:
     drafts = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
     for options in ({"speculative_config": drafts}, {"async_scheduling": True}):
-        with pytest.raises(ConfigError, match="without speculation and without async_scheduling"):
+        with pytest.raises(ConfigError, match="only without speculation, async_scheduling"):
             core_of(**options).foresee(MadeUpTokens(1000))
+
+
+def test_a_step_in_which_nothing_runs_is_no_end(tmp_path: Path) -> None:
+    """The one that runs is the least urgent, needs a block, and makes room for one that is not admitted."""
+    setting = {
+        "seed": 5,
+        "workload": "synthetic:rate=20,input=16,output=100,num=8,priorities=2",
+        "num_gpu_blocks_override": 34,
+        "policy": "priority",
+    }
+    stepped = run(setting, tmp_path / "stepped.jsonl", fast_forward=False)
+    fast = run(setting, tmp_path / "fast.jsonl", fast_forward=True)
+    assert b'"requests":[],"num_scheduled_tokens":[]' in stepped.trace
+    assert fast.trace == stepped.trace and fast.summary == stepped.summary
+    assert stepped.summary.completed == 8 and stepped.summary.num_preemptions > 0
+
+
+def test_a_foreseen_core_refuses_what_it_cannot_do() -> None:
+    core, tokens = core_of(), MadeUpTokens(1000)
+    core.foresee(tokens)
+    with pytest.raises(ValueError, match="foreseen already"):
+        core.foresee(tokens)
+    params = SamplingParams(max_tokens=9, ignore_eos=True)
+    core.add(EngineCoreRequest(request_id="a", prompt_token_ids=(1, 2), sampling_params=params))
+    core.schedule()
+    with pytest.raises(ValueError, match="while a foreseen step is in flight"):
+        core.abort(["a"])
+    assert core.requests.keys() == {"a"}
+
+
+def test_the_expansion_says_nothing_of_a_prompt_that_gets_nothing() -> None:
+    events: list[Any] = []
+
+    class Sink:
+        step = 0
+
+        def emit(self, event: Any) -> None:
+            events.append(event)
+
+    tokens = MadeUpTokens(1000)
+    expansion = Expansion(Sink(), tokens)
+    config = EngineConfig.from_args(
+        "llama-3.1-8b", max_model_len=MAX_MODEL_LEN, max_num_batched_tokens=200, long_prefill_token_threshold=24
+    )
+    config = msgspec.structs.replace(config, scheduler=msgspec.structs.replace(config.scheduler, max_num_seqs=16))
+    scenario = resolve_scenario(config, DEVICES["h100"], find_architecture("llama-3.1-8b"))
+    core = EngineCore(config, scenario.kv_cache, MAX_MODEL_LEN, expansion)
+    coasting = core.foresee(tokens)
+    expansion.coasters = lambda: coasting.serials
+    for serial, length in enumerate((10, 150, 150)):
+        params = SamplingParams(max_tokens=50, ignore_eos=True)
+        core.add(EngineCoreRequest(request_id=str(serial), prompt_token_ids=(1,) * length, sampling_params=params))
+    for step in range(1, 5):
+        if step == 4:
+            core.reconfigure(msgspec.structs.replace(core.scheduler.config, max_num_batched_tokens=20))
+        plan = core.schedule()
+        sampled = [[tokens.token(row.serial, row.num_tokens_after)] if row.serial == 0 else [] for row in plan.rows]
+        serials = [row.serial for row in plan.rows]
+        core.update(step, ModelRunnerOutput(step=step, serials=serials, sampled_token_ids=sampled))
+        expansion.end_step()
+    last = [event for event in events if isinstance(event, StepScheduled)][-1]
+    assert (last.requests, last.num_scheduled_tokens, last.total_num_scheduled_tokens) == ([0, 1], [1, 19], 20)
 
 
 def test_a_simulation_with_drafts_steps() -> None:

@@ -83,16 +83,20 @@ class Coasting:
         self._num_kv_tokens = 0
         """Of all coasters: tokens in the cache after the last step."""
         self._woken: dict[int, int] = {}
+        """By serial, requests woken that the executor has not heard of: through how many steps they coasted."""
         self._last_plan: StepPlan | None = None
 
     def to_look_at(self, running: list[Request], plan: StepPlan) -> list[Request]:
         """The running requests that a step has to look at, in their order; the plan is told how many coast.
 
         Returns:
-            `running` itself if nobody coasts through this step.
+            `running` itself if nobody coasts through this step: only then may blocks run out, so that somebody is
+            preempted.
         """
         if self._last_plan is not None:
             self._let_coast(self._last_plan)
+            if not self._last_plan.is_empty:  # else nobody has heard of those woken
+                self._woken = {}
         self._last_plan, last = plan, plan.step - 1
         for coaster in self._due.pop(plan.step, ()):
             if self._coasters.get(coaster.request.serial) is coaster:
@@ -112,7 +116,6 @@ class Coasting:
         self._num_kv_tokens += num_rows
         plan.budget -= num_rows
         plan.coasting = CoastingRows(num_rows=num_rows, num_kv_tokens=self._num_kv_tokens, woken=self._woken)
-        self._woken = {}
         return requests
 
     @property

@@ -73,6 +73,11 @@ class StepPlan:
         return row
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing runs in the step."""
+        return not self.rows and (self.coasting is None or not self.coasting.num_rows)
+
+    @property
     def num_tokens(self) -> int:
         """Length of the step's super-sequence."""
         return sum(row.scheduled.num_scheduled_tokens for row in self.rows.values())

@@ -284,7 +284,7 @@ class Scheduler:
 
     def _depart(self, plan: StepPlan) -> SchedulerOutput:
         """Close the plan: from now on its tokens count as computed, and its output is awaited."""
-        if not plan.rows and not (plan.coasting and plan.coasting.num_rows):
+        if plan.is_empty:
             # Nothing will run, so nobody would hear of the released ones: they are kept for the next plan.
             self._emit_step_scheduled(plan, [])
             return SchedulerOutput(step=plan.step, rows=[], released=[])
