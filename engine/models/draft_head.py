@@ -18,7 +18,7 @@ from engine.errors import ModelError
 from engine.models.architecture import Architecture
 from engine.models.config_file import ConfigFile
 from kernels.cpu import operations
-from kernels.cpu.packing import PackedMatrix
+from kernels.cpu.packing import PackedMatrix, Quantization
 
 Product = Callable[[Tensor], Tensor]
 """[rows, in_features] → [rows, out_features]."""
@@ -76,15 +76,16 @@ def require_target_ids(target_ids: Tensor | None, vocab_size: int, folder: Path)
         raise ModelError(f"{TARGET_IDS} in {folder} must be ascending token ids in [0, {vocab_size - 1}].")
 
 
-def product(weight: Tensor, bias: Tensor | None, *, packed: bool) -> Product:
+def product(weight: Tensor, bias: Tensor | None, *, packed: bool, quantization: Quantization | None = None) -> Product:
     """x Wᵀ + b, by the CPU's own kernel over panels, in float32, or by torch.
 
     Args:
         weight: [out_features, in_features].
         bias: [out_features] or None.
         packed: whether the kernel is used.
+        quantization: bits that the kernel keeps of each weight; None: all.
     """
     if not packed:
         return lambda x: F.linear(x.to(weight.dtype), weight, bias)
-    matrix = PackedMatrix(weight, bias)
+    matrix = PackedMatrix(weight, bias, quantization)
     return lambda x: operations.linear(x.float(), matrix)

@@ -126,8 +126,9 @@ def load_eagle_head(
     load_tensors(eagle_tensors(decoder, fc, target_ids), folder, EAGLE_HEAD)
     require_target_ids(target_ids, target.vocab_size, folder)
     fc_bytes = fc.numel() * fc.element_size()
-    runs = PackedDecoder(decoder, _fewer_bits(architecture)) if packed else decoder
-    return EagleHead(runs, product(fc, None, packed=packed), fc_bytes, target_ids)
+    quantization = _fewer_bits(architecture)
+    runs = PackedDecoder(decoder, quantization) if packed else decoder
+    return EagleHead(runs, product(fc, None, packed=packed, quantization=quantization), fc_bytes, target_ids)
 
 
 def _fewer_bits(architecture: Architecture) -> Quantization | None:

@@ -103,11 +103,13 @@ def flatten(
     The last token of each is sampled from.
     """
     rows = np.array([batch.row_of(serial) for serial in serials], dtype=np.int64)
-    query_start_loc = np.concatenate(([0], num_scheduled.cumsum()))
     seq_lens = num_computed + num_scheduled
-
-    token_rows = rows.repeat(num_scheduled)
-    positions = np.arange(query_start_loc[-1]) + (num_computed - query_start_loc[:-1]).repeat(num_scheduled)
+    if (num_scheduled == 1).all():
+        query_start_loc, token_rows, positions = np.arange(len(rows) + 1), rows, num_computed.copy()
+    else:
+        query_start_loc = np.concatenate(([0], num_scheduled.cumsum()))
+        token_rows = rows.repeat(num_scheduled)
+        positions = np.arange(query_start_loc[-1]) + (num_computed - query_start_loc[:-1]).repeat(num_scheduled)
     most_blocks = -(-int(seq_lens.max()) // batch.block_tables[0].block_size)
     return StepInputs(
         serials=serials,
