@@ -11,7 +11,6 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from operator import sub
 from typing import TYPE_CHECKING
 
 from engine.errors import ConfigError
@@ -71,8 +70,7 @@ class Tally:
         for name, values in self._latencies_ms.items():
             latencies = [value / _NS_PER_MS for value in request.latencies_ns(name)]
             values.extend(latencies or ([math.nan] if name in OBJECTIVES else []))
-        times = request.output_times_ns
-        self._itls_ns.update(map(sub, times[1:], times))
+        self._itls_ns.update(request.itls_ns)
 
     def add_iteration(self, iteration: IterationMetrics) -> None:
         """Count a step that has come to its end."""

@@ -27,7 +27,7 @@ MUTANTS = (
     ),
     Mutant(
         "parent hash left out",
-        (Edit(hash_request_tokens, "hash_function(parent, ", "hash_function(none_hash, "),),
+        (Edit(hash_request_tokens, "parent = block_hash.value", "parent = none_hash"),),
         ("block hashes equal vLLM's",),
     ),
     Mutant(

@@ -71,14 +71,12 @@ def hash_request_tokens(
     """
     hashes: list[BlockHash] = []
     parent = known[-1].value if known else none_hash
-    hash_function = _HASH_FUNCTIONS[algo]
-    tokens_alone = not (cache_salt or lora or mm_features)
     for start in range(len(known) * block_size, len(token_ids) - block_size + 1, block_size):
         end = start + block_size
-        block_tokens = tuple(token_ids[start:end])
-        extra_keys = None if tokens_alone else extra_keys_of_block(start, end, cache_salt, lora, mm_features)
-        parent = hash_function(parent, block_tokens, extra_keys)
-        hashes.append(BlockHash(parent, block_tokens))
+        extra_keys = extra_keys_of_block(start, end, cache_salt, lora, mm_features)
+        block_hash = hash_block(algo, parent, token_ids[start:end], extra_keys)
+        hashes.append(block_hash)
+        parent = block_hash.value
     return hashes
 
 
