@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu import library
+from kernels.cpu.memory import lasting
 
 Quantization = Literal["int8", "int4"]
 
@@ -68,6 +69,8 @@ class PackedMatrix:
             self.panels, self.scales = (_int8 if quantization == "int8" else _int4)(weight, group)
             if not bool(self.scales.isfinite().all()):
                 raise ValueError(f"{quantization} keeps scales in float16, and these weights are too large for that.")
+            self.scales = lasting(self.scales)
+        self.panels = lasting(self.panels)
         self.bias = None if bias is None else _padded(bias.float()).contiguous()
         self.struct = Matrix(
             self.panels.data_ptr(),
