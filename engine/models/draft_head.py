@@ -87,5 +87,15 @@ def product(weight: Tensor, bias: Tensor | None, *, packed: bool, quantization: 
     """
     if not packed:
         return lambda x: F.linear(x.to(weight.dtype), weight, bias)
-    matrix = PackedMatrix(weight, bias, quantization)
-    return lambda x: operations.linear(x.float(), matrix)
+    return PackedProduct(PackedMatrix(weight, bias, quantization))
+
+
+class PackedProduct:
+    """x Wᵀ + b by the CPU's own kernel."""
+
+    def __init__(self, matrix: PackedMatrix) -> None:
+        self.matrix = matrix
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[rows, in_features] → [rows, out_features] float32."""
+        return operations.linear(x.float(), self.matrix)

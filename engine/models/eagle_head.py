@@ -29,6 +29,7 @@ from engine.models.config_file import ConfigFile
 from engine.models.decoder import Decoder
 from engine.models.draft_head import (
     TARGET_IDS,
+    PackedProduct,
     Product,
     draft_vocab_size,
     empty_target_ids,
@@ -38,6 +39,7 @@ from engine.models.draft_head import (
 )
 from engine.models.loading import load_tensors
 from engine.models.packed_decoder import PackedDecoder
+from kernels.cpu.draft_chain import ChainWeights
 from kernels.cpu.packing import GROUP_SIZE, Quantization
 
 EAGLE_HEAD = "EagleHead"
@@ -89,6 +91,17 @@ class EagleHead:
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """[n, hidden_size] → [n, draft_vocab_size] float32."""
         return self.decoder.compute_logits(hidden)
+
+    def chain_weights(self, target: CausalLM) -> ChainWeights | None:
+        """What the CPU's kernels draft with; None if they do not run it.
+
+        Args:
+            target: whose embeddings the head shares.
+        """
+        if not (isinstance(self.decoder, PackedDecoder) and isinstance(target, PackedDecoder)):
+            return None
+        assert isinstance(self._fc, PackedProduct), "A packed head's products are packed."
+        return self.decoder.chain_weights(target, self._fc.matrix, self.target_ids)
 
     def weight_bytes(self) -> int:
         """Bytes that a draft reads."""

@@ -19,6 +19,7 @@ from engine.layers.attention import AttentionMetadata, KVCacheOfLayer
 from engine.layers.linear import FusedLinear
 from engine.models.decoder import Decoder, DecoderLayer
 from kernels.cpu import operations
+from kernels.cpu.draft_chain import ChainWeights
 from kernels.cpu.operations import Cache, Heads, LayerWeights
 from kernels.cpu.packing import GROUP_SIZE, PackedMatrix, Quantization, interleave_gate_up
 
@@ -118,6 +119,30 @@ class PackedDecoder:
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden_size] → [rows, vocab_size] float32."""
         return operations.linear(hidden.float(), self._head)
+
+    def chain_weights(
+        self,
+        embeddings: PackedDecoder | None = None,
+        combine: PackedMatrix | None = None,
+        target_ids: Tensor | None = None,
+    ) -> ChainWeights:
+        """What it drafts with, in one call.
+
+        Args:
+            embeddings: whose embeddings enter; None: its own.
+            combine, target_ids: as in `ChainWeights`.
+        """
+        return ChainWeights(
+            (embeddings or self)._embedding,
+            combine,
+            self._bound_layers().layers,
+            self._norm,
+            self._eps,
+            self._head,
+            target_ids,
+            self._cos,
+            self._sin,
+        )
 
     def _bound_layers(self) -> _Bound:
         """The layers over the KV cache that is bound to them; all are bound to one, or to none."""

@@ -56,6 +56,11 @@ class SamplingMetadata(NamedTuple):
         """Whether no row needs a random number."""
         return self.random_rows.numel() == 0
 
+    @property
+    def takes_largest(self) -> bool:
+        """Whether every row takes its largest logit, as it is."""
+        return self.all_greedy and not self.constrained and self.penalties is None
+
     def random(self) -> SamplingMetadata:
         """The parameters of the random rows alone."""
         rows = self.random_rows

@@ -5,6 +5,8 @@ One pass over all requests for the first draft, then one pass each over all that
     places with their tokens ─► pass ─► states ─► logits ─► drafts ─┐
             ▲                                                       │ those that want more
             └───────────────────────────────────────────────────────┘
+
+Where every draft is the likeliest token and the drafter runs in the CPU's kernels, they go round by themselves.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -59,23 +62,60 @@ class Passes(Protocol):
     def compute_logits(self, states: Tensor) -> Tensor:
         """[requests, hidden_size] → [requests, draft_vocab_size] float32."""
 
+    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor | None:
+        """All drafts behind a first pass, each the likeliest token, in one call; None where nothing can do that.
+
+        Args:
+            states: [requests, hidden_size], of the first pass.
+            first: [requests] int64: position at which the first draft is run.
+            wanted: [requests] int64: drafts that each wants, at least one.
+            block_tables: [requests, max_blocks] int32.
+
+        Returns:
+            [most wanted, requests] int64, `NOTHING` where no logit is finite.
+        """
+
 
 def propose_chain(step: SampledStep, drafting: Drafting, passes: Passes) -> Proposals:
     """Draft for the requests of a step, beginning with `drafting`; all of its positions are run even if none is wanted:
     what the prefix cache holds, it holds for the drafter as well."""
     drafts = Drafts(step, passes.vocabulary)
-    states: Tensor | None = None
-    for number in range(max(1, int(step.num_wanted.max()))):
-        if not drafting.places.size:
-            break
-        states = passes.run(step, drafting, states)
-        drafting, states = _those(drafting, states, drafting.num_wanted > number)
-        if not drafting.places.size:
-            break
+    if not drafting.places.size:
+        return drafts.proposals()
+    states = passes.run(step, drafting, None)
+    drafting, states = _those(drafting, states, drafting.num_wanted > 0)
+    if drafting.places.size and drafts.are_likeliest(drafting.places):
+        chain = _likeliest_chain(step, drafting, states, passes)
+        if chain is not None:
+            drafts.take(drafting.places, drafting.num_wanted, chain)
+            return drafts.proposals()
+    number = 0
+    while drafting.places.size:
         drawn = drafts.draw(drafting.places, number, passes.compute_logits(states))
-        at = step.batch.num_tokens[step.inputs.rows[drafting.places]] + number - passes.lag
-        drafting, states = _those(drafting._replace(first=at, end=at + 1), states, drawn)
+        at = _first_positions(step, drafting, passes) + number
+        number += 1
+        wants_more = drawn & (drafting.num_wanted > number)
+        drafting, states = _those(drafting._replace(first=at, end=at + 1), states, wants_more)
+        if drafting.places.size:
+            states = passes.run(step, drafting, states)
     return drafts.proposals()
+
+
+def _likeliest_chain(step: SampledStep, drafting: Drafting, states: Tensor, passes: Passes) -> Tensor | None:
+    first, table = _first_positions(step, drafting, passes), step.batch.block_tables[0]
+    most_blocks = -(-int((first + drafting.num_wanted).max()) // table.block_size)
+    return passes.likeliest_chain(
+        states,
+        torch.from_numpy(first),
+        torch.from_numpy(drafting.num_wanted),
+        torch.from_numpy(table.table[step.inputs.rows[drafting.places], :most_blocks]),
+    )
+
+
+def _first_positions(step: SampledStep, drafting: Drafting, passes: Passes) -> NDArray[np.int64]:
+    """[requests]: where the first draft of each is run."""
+    first: NDArray[np.int64] = step.batch.num_tokens[step.inputs.rows[drafting.places]] - passes.lag
+    return first
 
 
 def _those(drafting: Drafting, states: Tensor, mask: NDArray[np.bool_]) -> tuple[Drafting, Tensor]:

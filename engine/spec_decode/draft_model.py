@@ -20,12 +20,14 @@ from torch import Tensor
 from engine.attention.backend import AttentionBackend
 from engine.layers.attention import AttentionMetadata
 from engine.models.causal_lm import CausalLM
+from engine.models.packed_decoder import PackedDecoder
 from engine.spec_decode.chain import Drafting, propose_chain
 from engine.spec_decode.drafts import DraftVocabulary
 from engine.spec_decode.proposer import Proposals, SampledStep
 from engine.worker.copies import to_device
 from engine.worker.input_buffers import DeviceInputs
 from engine.worker.step_inputs import StepInputs, flatten
+from kernels.cpu.draft_chain import draft_chain
 
 
 class DraftModelProposer:
@@ -65,6 +67,12 @@ class DraftModelProposer:
     def compute_logits(self, states: Tensor) -> Tensor:
         """See `Passes`."""
         return self.decoder.compute_logits(states)
+
+    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor | None:
+        """See `Passes`."""
+        if not isinstance(self.decoder, PackedDecoder):
+            return None
+        return draft_chain(self.decoder.chain_weights(), states, first, wanted, block_tables)
 
 
 def plan_attention(backend: AttentionBackend[Any], inputs: StepInputs, placed: DeviceInputs) -> AttentionMetadata:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -12,11 +13,9 @@ from torch import Tensor
 from engine.sample.sampler import SamplingMetadata, process_logits, truncated_logits
 from engine.spec_decode.proposer import Proposals, SampledStep
 from engine.worker.copies import read_back
+from kernels.cpu.draft_chain import NOTHING
 from kernels.gumbel_sampling import argmax, gumbel_max
 from kernels.philox import Stream
-
-#: In place of a draft, where the logits do not admit any.
-NOTHING = -1
 
 
 class DraftVocabulary(NamedTuple):
@@ -48,6 +47,22 @@ class Drafts:
         self._vocabulary = vocabulary
         self._token_ids: list[list[int]] = [[] for _ in step.inputs.serials]
         self._probs: dict[int, list[Tensor]] = {}
+
+    def are_likeliest(self, places: NDArray[np.int64]) -> bool:
+        """Whether every draft of some requests is to be the largest of the logits as they are."""
+        device = self._step.hidden.device
+        return self._step.batch.sampling_metadata(self._step.inputs.rows[places], device).takes_largest
+
+    def take(self, places: NDArray[np.int64], num_wanted: NDArray[np.int64], token_ids: Tensor) -> None:
+        """Drafts that were drawn elsewhere.
+
+        Args:
+            places: [requests] of these, in the step.
+            num_wanted: [requests], drafts that each wants.
+            token_ids: [most wanted, requests] int64, `NOTHING` behind the last of a request.
+        """
+        for place, number, column in zip(places.tolist(), num_wanted.tolist(), token_ids.T.tolist(), strict=True):
+            self._token_ids[place] = list(takewhile(lambda token_id: token_id != NOTHING, column[:number]))
 
     def draw(self, places: NDArray[np.int64], number: int, logits: Tensor) -> NDArray[np.bool_]:
         """Draw draft `number` (from 0) of some requests.
@@ -88,7 +103,7 @@ def _draw(
         drawn from.
     """
     drawn_from: dict[int, Tensor] = {}
-    if metadata.all_greedy and not metadata.constrained and metadata.penalties is None:
+    if metadata.takes_largest:
         # Nobody looks at the other tokens, so a part of the vocabulary need not be widened.
         processed, on_device = logits, argmax(logits)
         if vocabulary.target_ids is not None:

@@ -32,6 +32,7 @@ from engine.spec_decode.proposer import Proposals, SampledStep
 from engine.worker.copies import to_device
 from engine.worker.input_buffers import DeviceInputs
 from engine.worker.step_inputs import StepInputs, flatten
+from kernels.cpu.draft_chain import draft_chain
 
 
 class EagleProposer:
@@ -81,6 +82,11 @@ class EagleProposer:
     def compute_logits(self, states: Tensor) -> Tensor:
         """See `Passes`."""
         return self.head.compute_logits(states)
+
+    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor | None:
+        """See `Passes`."""
+        weights = self.head.chain_weights(self._target)
+        return None if weights is None else draft_chain(weights, states, first, wanted, block_tables)
 
 
 def _of_rows(states: Tensor, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:

@@ -85,7 +85,7 @@ struct TileBuffers {
 
 // Blocks lie anywhere: the processor cannot guess where the next one is.
 inline void prefetch(const void* from, size_t bytes) {
-    for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(static_cast<const char*>(from) + line, 0, 2);
+    for (size_t line = 0; line < bytes; line += 64) fetch_line(static_cast<const char*>(from) + line);
 }
 
 template <class T, int VECTORS>

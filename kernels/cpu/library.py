@@ -18,8 +18,17 @@ from pathlib import Path
 from filelock import FileLock
 
 _FOLDER = Path(__file__).parent
-_SOURCE = _FOLDER / "decoder_layer.cpp"
-_HEADERS = ("simd.h", "weights.h", "matmul.h", "int4.h", "multiply.h", "attention.h")
+_SOURCE = _FOLDER / "operations.cpp"
+_HEADERS = (
+    "simd.h",
+    "weights.h",
+    "matmul.h",
+    "int4.h",
+    "multiply.h",
+    "attention.h",
+    "decoder_layer.h",
+    "draft_chain.h",
+)
 #: Contraction makes a · b + c one instruction; errno and traps are never looked at. Nothing here reorders a sum.
 _FLAGS = (
     "-std=c++20",

@@ -65,7 +65,7 @@ struct Prefetch {
     [[gnu::always_inline]] void fetch(int feature) const {
 #pragma GCC unroll 4
         for (int line = 0; line < LINES; line++)
-            __builtin_prefetch(from + feature * bytes_per_feature + line * 64, 0, 2);
+            fetch_line(from + feature * bytes_per_feature + line * 64);
     }
 };
 
@@ -78,11 +78,16 @@ template <class Weights, int ROWS, int PANELS, class Take>
     for (int group = 0; group < matrix.num_groups(); group++) {
         const typename Weights::template Reader<PANELS> reader(matrix, source, group);
         multiply_add<Weights::STEP>(acc, x, part.x_stride, group * matrix.group, (group + 1) * matrix.group, reader,
-            [&](int feature) { next.fetch<(PANELS * PANEL * Weights::BITS / 8 + 63) / 64>(feature); });
+            [&](int feature) {
+                if constexpr (PANELS == 1 || Weights::FETCH_FOR_A_ROW)
+                    next.fetch<(PANELS * PANEL * Weights::BITS / 8 + 63) / 64>(feature);
+            });
     }
+#pragma GCC unroll 8
     for (int p = 0; p < PANELS; p++) {
         const float* bias = matrix.bias ? matrix.bias + size_t(panel + p) * PANEL : nullptr;
         const Vec low = bias ? load(bias) : Vec{}, high = bias ? load(bias + LANES) : Vec{};
+#pragma GCC unroll 16
         for (int r = 0; r < ROWS; r++) take(row + r, panel + p, acc[r][2 * p] + low, acc[r][2 * p + 1] + high);
     }
 }

@@ -40,19 +40,29 @@ class _Chunk:
         return self._bytes[begin:end]
 
 
-_lock = threading.Lock()
-_chunk: _Chunk | None = None
+class _Memory:
+    """Chunks, as many as are needed; the newest is kept for those who come next."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest = _Chunk(0)
+
+    def take(self, num_bytes: int) -> Tensor:
+        """[num_bytes] uint8."""
+        with self._lock:
+            taken = self._newest.take(num_bytes)
+            if taken is None:
+                self._newest = _Chunk(max(num_bytes, _CHUNK_BYTES))
+                taken = self._newest.take(num_bytes)
+        assert taken is not None, "A new chunk holds what it was made for."
+        return taken
+
+
+_memory = _Memory()
 
 
 def lasting(tensor: Tensor) -> Tensor:
     """A contiguous copy of a tensor on the CPU, where reading it again and again is fastest."""
-    global _chunk
-    num_bytes = tensor.numel() * tensor.element_size()
-    with _lock:
-        taken = None if _chunk is None else _chunk.take(num_bytes)
-        if taken is None:
-            _chunk = _Chunk(max(num_bytes, _CHUNK_BYTES))
-            taken = _chunk.take(num_bytes)
-    assert taken is not None, "A new chunk holds what it was made for."
+    taken = _memory.take(tensor.numel() * tensor.element_size())
     copy = taken.view(tensor.dtype).view(tensor.shape)
     return copy.copy_(tensor)

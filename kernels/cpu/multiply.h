@@ -38,14 +38,16 @@ void multiply(
     });
 }
 
-// Row `column` of W: one lane of a panel, feature after feature.
-template <class Weights>
-void unpack_row(const Matrix& matrix, int panel, int column, float* y) {
-    if constexpr (std::is_same_v<Weights, Int4>)
-        return unpack_int4_row(matrix, panel, column, y);
-    else
-        each_feature<Weights>(matrix, panel, [=](int feature, Vec low, Vec high) {
-        y[feature] = (column < LANES ? low : high)[column % LANES];
+// Row `index` of W, widened: one lane of a panel, feature after feature.
+inline void unpack_row(const Matrix& matrix, int64_t index, float* y) {
+    const int panel = int(index / PANEL), column = int(index % PANEL);
+    with_format(matrix.format, [&](auto weights) {
+        using Weights = decltype(weights);
+        if constexpr (std::is_same_v<Weights, Int4>)
+            unpack_int4_row(matrix, panel, column, y);
+        else
+            each_feature<Weights>(matrix, panel, [=](int feature, Vec low, Vec high) {
+                y[feature] = (column < LANES ? low : high)[column % LANES];
+            });
     });
 }
-

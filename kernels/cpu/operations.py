@@ -177,11 +177,11 @@ class DecoderLayers:
     def __init__(self, layers: Sequence[tuple[LayerWeights, Heads, Cache]], after: PackedMatrix) -> None:
         self._kept = (layers, after)
         self._layers = [_layer(*layer) for layer in layers]
-        self._pointers = _pointers(self._layers)
+        self.pointers = _pointers(self._layers)
 
     def workspace_floats(self, num_tokens: int) -> int:
         """Floats of working memory that a call over so many tokens needs."""
-        return int(_functions().workspace(self._pointers[0], num_tokens, torch.get_num_threads()))
+        return int(_functions().workspace(self.pointers[0], num_tokens, torch.get_num_threads()))
 
     def __call__(self, residual: Tensor, cos: Tensor, sin: Tensor, steps: Sequence[Step]) -> None:
         """Run all layers in place.
@@ -194,7 +194,7 @@ class DecoderLayers:
         angles = _Angles(cos.data_ptr(), sin.data_ptr())
         workspace = torch.empty(self.workspace_floats(residual.shape[0]))
         _functions().layers(
-            self._pointers,
+            self.pointers,
             _pointers([step.struct for step in steps]),
             len(self._layers),
             ctypes.byref(angles),

@@ -35,15 +35,17 @@ struct Matrix {
 
 // A reader widens PANELS neighbouring panels within one group of features: `reader(feature, w)` gives the weights of
 // STEP features from `feature` on, two vectors a panel.
-
 //
 // A single row has too few sums in flight to hide the latency of the multiplier, so it is taken through several panels
-// at once: as many as leave registers for the scales. Many rows come in many tiles: where widening takes several
-// instructions it is done once for all of them, above WIDEN_ABOVE tiles (0: never worth it). Four bits are not widened at all.
+// at once: as many as leave registers for the scales. The memory gives its most to several such streams, and fetching
+// ahead of them only helps where widening takes longer than reading. Many rows come in many tiles: where widening takes
+// several instructions it is done once for all of them, above WIDEN_ABOVE tiles (0: never worth it). Four bits are not
+// widened at all.
 
 template <class T>
 struct Plain {
     static constexpr int BITS = 8 * sizeof(T), STEP = 1, PANELS_OF_A_ROW = 3, WIDEN_ABOVE = 0;
+    static constexpr bool FETCH_FOR_A_ROW = false;
 
     template <int PANELS>
     struct Reader {
@@ -69,6 +71,7 @@ struct Plain {
 // upper half of a float32, so one load holds both vectors: shifted up, and with the lower halves cleared.
 struct PairedBFloat16 {
     static constexpr int BITS = 16, STEP = 1, PANELS_OF_A_ROW = 3, WIDEN_ABOVE = 0;
+    static constexpr bool FETCH_FOR_A_ROW = false;
 
     template <int PANELS>
     struct Reader {
@@ -96,6 +99,7 @@ struct PairedBFloat16 {
 // weight = integer · scale.
 struct Int8 {
     static constexpr int BITS = 8, STEP = 1, PANELS_OF_A_ROW = 2, WIDEN_ABOVE = 2;
+    static constexpr bool FETCH_FOR_A_ROW = true;
 
     template <int PANELS>
     struct Reader {

@@ -1,6 +1,8 @@
-// The layers of a decoder on a CPU, all of them in one call: one parallel region whose threads meet at barriers.
+// A layer of a decoder, as one thread of a team runs it; the threads meet at barriers.
 //
 // The residual stream is float32 [tokens, hidden]. Nothing else outlives a call but the KV cache.
+#pragma once
+
 #include <omp.h>
 
 #include <atomic>
@@ -22,10 +24,8 @@ struct Angles {
     const float *cos, *sin;
 };
 
-namespace {
-
 // Σ x² is taken lane by lane, then across the lanes.
-void rms_norm(const float* x, const float* weight, int size, float eps, float* y) {
+inline void rms_norm(const float* x, const float* weight, int size, float eps, float* y) {
     Vec squares = {};
     int i = 0;
     for (; i + LANES <= size; i += LANES) squares += load(x + i) * load(x + i);
@@ -35,14 +35,14 @@ void rms_norm(const float* x, const float* weight, int size, float eps, float* y
     for (i = 0; i < size; i++) y[i] = x[i] * factor * weight[i];
 }
 
-void rms_norm_rows(
+inline void rms_norm_rows(
     const float* x, const float* weight, int rows, int size, float eps, float* y, int thread, int threads) {
     for (int row = int(int64_t(rows) * thread / threads); row < int64_t(rows) * (thread + 1) / threads; row++)
         rms_norm(x + size_t(row) * size, weight, size, eps, y + size_t(row) * size);
 }
 
 // Each plane (d, d + size / 2) of the head is turned by its angle.
-void rotate(float* head, const float* cos, const float* sin, int size) {
+inline void rotate(float* head, const float* cos, const float* sin, int size) {
     const int half = size / 2;
     for (int d = 0; d < half; d++) {
         const float a = head[d], b = head[d + half];
@@ -64,7 +64,7 @@ void write_to_cache(const Cache& cache, const Heads& heads, int64_t slot, const 
     }
 }
 
-void write_token(const Cache& cache, const Heads& heads, int64_t slot, const float* key, const float* value) {
+inline void write_token(const Cache& cache, const Heads& heads, int64_t slot, const float* key, const float* value) {
     if (slot < 0) return;
     with_number(cache.format, [&](auto number) {
         write_to_cache<decltype(number)>(cache, heads, slot, key, value);
@@ -72,7 +72,7 @@ void write_token(const Cache& cache, const Heads& heads, int64_t slot, const flo
 }
 
 // Tiles are handed out one by one: their lengths differ.
-void attend_tiles(
+inline void attend_tiles(
     const Heads& heads, const Cache& cache, const Step& step, const float* query, size_t query_stride, float* output,
     std::atomic<int>& next, float* scratch) {
     const TileBuffers buffers(scratch, heads, cache, MOST_TILE_ROWS);
@@ -109,7 +109,7 @@ struct Workspace {
 };
 
 // What one thread of a team does of a layer. `after`: the matrix that is read once the layer is done, or null.
-void run_layer(
+inline void run_layer(
     const Layer& layer, const Step& step, const Angles& angles, const Matrix* after, float* residual,
     const Workspace& space, std::atomic<int>& next_tile, int thread, int threads) {
     const Heads& heads = layer.heads;
@@ -166,74 +166,4 @@ void run_layer(
 #pragma omp barrier
     multiply(space.gated, tokens, layer.down, after, scratch, thread, threads, onto_residual);
 #pragma omp barrier
-}
-
-}  // namespace
-
-extern "C" {
-
-int64_t decoder_layers_workspace(const Layer* layer, int32_t tokens, int32_t threads) {
-    return int64_t(Workspace::floats(*layer, tokens, threads));
-}
-
-// residual [tokens, hidden], in place, through layers of one shape; steps [count]: of each layer's KV cache group.
-// `after`: the matrix that is multiplied next, or null.
-void decoder_layers(
-    const Layer* const* layers, const Step* const* steps, int32_t count, const Angles* angles, const Matrix* after,
-    float* residual, float* workspace, int32_t threads) {
-    const Workspace space(workspace, *layers[0], steps[0]->tokens);
-    std::atomic<int> next_tile{0};
-#pragma omp parallel num_threads(threads)
-    for (int i = 0; i < count; i++)
-        run_layer(
-            *layers[i], *steps[i], *angles, i + 1 < count ? &layers[i + 1]->qkv : after, residual, space, next_tile,
-            omp_get_thread_num(), omp_get_num_threads());
-}
-
-// y [rows, columns] = x [rows, features] Wᵀ + b. `corners`: threads · features · PANEL floats.
-void linear(const Matrix* matrix, const float* x, int32_t rows, float* y, float* corners, int32_t threads) {
-#pragma omp parallel num_threads(threads)
-    {
-        const int thread = omp_get_thread_num(), columns = matrix->columns;
-        float* corner = corners + thread * scratch_floats(*matrix);
-        multiply(x, rows, *matrix, nullptr, corner, thread, omp_get_num_threads(), [=](int row, int panel, Vec low, Vec high) {
-            store_panel(y + size_t(row) * columns + panel * PANEL, low, high, columns - panel * PANEL);
-        });
-    }
-}
-
-// y [rows, features] = the rows of the packed matrix that `ids` name.
-void embedding(const Matrix* matrix, const int64_t* ids, int32_t rows, float* y) {
-    with_format(matrix->format, [&](auto weights) {
-        using Weights = decltype(weights);
-        for (int row = 0; row < rows; row++)
-            unpack_row<Weights>(*matrix, int(ids[row] / PANEL), int(ids[row] % PANEL), y + size_t(row) * matrix->features);
-    });
-}
-
-// y [rows, size] = x / rms(x) · weight.
-void rms_norm_all(const float* x, const float* weight, int32_t rows, int32_t size, float eps, float* y) {
-    rms_norm_rows(x, weight, rows, size, eps, y, 0, 1);
-}
-
-// Writes the step's keys and values to the cache, then attends: query [tokens, query_heads, head_size] and output alike,
-// key and value [tokens, kv_heads, head_size]. `corners`: threads · attention_workspace floats.
-void attention(
-    const Heads* heads, const Cache* cache, const Step* step, const float* query, const float* key, const float* value,
-    float* output, float* corners, int32_t threads) {
-    const size_t row = size_t(heads->kv_heads) * heads->head_size, corner = TileBuffers::floats(*heads, *cache, MOST_TILE_ROWS);
-    std::atomic<int> next_tile{0};
-    for (int token = 0; token < step->tokens; token++)
-        write_token(*cache, *heads, step->slots[token], key + token * row, value + token * row);
-#pragma omp parallel num_threads(threads)
-    attend_tiles(
-        *heads, *cache, *step, query, size_t(heads->query_heads) * heads->head_size, output, next_tile,
-        corners + omp_get_thread_num() * corner);
-}
-
-int64_t attention_workspace(const Heads* heads, const Cache* cache, int32_t threads) {
-    return int64_t(threads * TileBuffers::floats(*heads, *cache, MOST_TILE_ROWS));
-}
-
-int32_t panel_columns() { return PANEL; }
 }

@@ -1,0 +1,208 @@
+// Drafts one behind another, each the likeliest token, in one parallel region: a draft reads so little that to leave and
+// enter Python in between would take longer.
+//
+//     state ─► head ─► draft ─► its embedding, with the state where the drafter wants it ─► layers ─► norm ─► state …
+#pragma once
+
+#include <vector>
+
+#include "decoder_layer.h"
+
+// A drafter of layers of one shape.
+struct Drafter {
+    const Matrix* embedding;
+    const Matrix* combine;  // [hidden, 2 · hidden], of embedding and state; null: the embedding alone enters
+    const Matrix* head;
+    const Layer* const* layers;
+    const float* norm;          // [hidden]
+    const float *cos, *sin;     // [positions, head_size / 2]
+    const int64_t* target_ids;  // [columns of the head]: the tokens that they stand for; null: themselves
+    int32_t num_layers;
+    float eps;
+};
+
+// The requests that drafts are for.
+struct DraftRequests {
+    const int64_t* first;         // [requests]: the position that the first draft is run at
+    const int64_t* wanted;        // [requests]: drafts, at least one
+    const int32_t* block_tables;  // [requests, table_stride]
+    int32_t table_stride, requests;
+};
+
+// The largest number of each row that a thread has seen, lane by lane, and the column where it first was. NaN is the
+// largest of all.
+class Largest {
+   public:
+    static size_t floats(int rows) { return size_t(rows) * 2 * LANES; }
+
+    Largest(float* at, int rows) : best(at), columns(at + size_t(rows) * LANES), rows(rows) {}
+
+    void clear() {
+        for (int i = 0; i < rows * LANES; i++) best[i] = MINUS_INFINITY;
+        std::memset(columns, 0, size_t(rows) * LANES * sizeof(float));
+    }
+
+    // Columns `column` and those behind it, of which `count` are numbers of the row.
+    void see(int row, int column, Vec x, int count) {
+        for (int lane = std::max(count, 0); lane < LANES; lane++) x[lane] = MINUS_INFINITY;
+        Vec largest = load(best + row * LANES);
+        IntVec where;
+        std::memcpy(&where, columns + row * LANES, sizeof where);
+        const IntVec better = (x > largest) | (x != x);
+        store(best + row * LANES, better ? x : largest);
+        where = better ? IntVec{} + column : where;
+        std::memcpy(columns + row * LANES, &where, sizeof where);
+    }
+
+    // Takes in one row's; `column` is meant to be the first of the largest.
+    void merge_into(int row, float& value, int& column) const {
+        for (int lane = 0; lane < LANES; lane++) {
+            const float x = best[row * LANES + lane];
+            int32_t from;
+            std::memcpy(&from, columns + row * LANES + lane, sizeof from);
+            const bool better = x > value || (x != x && value == value), equal = x == value;
+            if (better || (equal && from + lane < column)) {
+                value = x;
+                column = from + lane;
+            }
+        }
+    }
+
+   private:
+    float *best, *columns;  // [rows, LANES] each
+    int rows;
+};
+
+// What lives as long as a call: that of the layers, and of each thread a corner with scratch and `Largest`.
+struct DraftWorkspace {
+    float *residual, *entering, *cos, *sin, *layers, *corners;
+    size_t corner, scratch;
+
+    static size_t scratch_of(const Drafter& drafter) {
+        return std::max(scratch_floats(*drafter.head), drafter.combine ? scratch_floats(*drafter.combine) : 0);
+    }
+
+    static size_t floats(const Drafter& drafter, int rows, int threads) {
+        const Layer& layer = *drafter.layers[0];
+        const size_t row = size_t(3) * layer.qkv.features + layer.heads.head_size;
+        return rows * row + Workspace::floats(layer, rows, threads) + threads * (scratch_of(drafter) + Largest::floats(rows));
+    }
+
+    DraftWorkspace(float* at, const Drafter& drafter, int rows, int threads) {
+        const Layer& layer = *drafter.layers[0];
+        const size_t hidden = layer.qkv.features, half = layer.heads.head_size / 2;
+        scratch = scratch_of(drafter);
+        corner = scratch + Largest::floats(rows);
+        residual = at;
+        entering = residual + rows * hidden;
+        cos = entering + rows * 2 * hidden;
+        sin = cos + rows * half;
+        layers = sin + rows * half;
+        corners = layers + Workspace::floats(layer, rows, threads);
+    }
+};
+
+// The passes over all requests; a request that has as many drafts as it wants takes part, and writes nothing.
+class DraftChain {
+   public:
+    // states [requests, hidden]: those that the first drafts follow from; overwritten. drafts [count, requests].
+    DraftChain(const Drafter& drafter, const DraftRequests& asked, float* states, int64_t* drafts, float* workspace, int threads)
+        : drafter(drafter),
+          asked(asked),
+          states(states),
+          drafts(drafts),
+          space(workspace, drafter, asked.requests, threads),
+          layer_space(space.layers, *drafter.layers[0], asked.requests),
+          hidden(drafter.layers[0]->qkv.features),
+          seq_lens(asked.requests),
+          starts(asked.requests + 1),
+          ones(asked.requests, 1),
+          slots(asked.requests) {
+        for (int i = 0; i <= asked.requests; i++) starts[i] = i;
+        step = Step{starts.data(), seq_lens.data(), asked.block_tables, slots.data(), starts.data(), starts.data(),
+                    ones.data(), asked.requests, asked.requests, asked.table_stride};
+    }
+
+    // What one thread does.
+    void run(int count, int thread, int threads) {
+        const int rows = asked.requests;
+        for (int number = 0;; number++) {
+            choose(thread, threads);
+#pragma omp barrier
+            if (thread == 0) settle(number, number + 1 < count, threads);
+#pragma omp barrier
+            if (number + 1 == count) return;
+            if (drafter.combine) {
+                multiply(
+                    space.entering, rows, *drafter.combine, &drafter.layers[0]->qkv, scratch(thread), thread, threads,
+                    [&](int row, int panel, Vec low, Vec high) {
+                        store_panel(space.residual + size_t(row) * hidden + panel * PANEL, low, high, hidden - panel * PANEL);
+                    });
+#pragma omp barrier
+            }
+            for (int i = 0; i < drafter.num_layers; i++)
+                run_layer(
+                    *drafter.layers[i], step, Angles{space.cos, space.sin},
+                    i + 1 < drafter.num_layers ? &drafter.layers[i + 1]->qkv : drafter.head, space.residual, layer_space,
+                    next_tile, thread, threads);
+            rms_norm_rows(space.residual, drafter.norm, rows, hidden, drafter.eps, states, thread, threads);
+#pragma omp barrier
+        }
+    }
+
+   private:
+    const Drafter& drafter;
+    const DraftRequests& asked;
+    float* states;
+    int64_t* drafts;
+    DraftWorkspace space;
+    Workspace layer_space;
+    int hidden;
+    std::vector<int32_t> seq_lens, starts, ones;
+    std::vector<int64_t> slots;
+    Step step;
+    std::atomic<int> next_tile{0};
+
+    float* scratch(int thread) const { return space.corners + thread * space.corner; }
+    Largest largest(int thread) const { return Largest(scratch(thread) + space.scratch, asked.requests); }
+
+    void choose(int thread, int threads) {
+        const Matrix& head = *drafter.head;
+        Largest mine = largest(thread);
+        mine.clear();
+        multiply(
+            states, asked.requests, head, drafter.combine ? drafter.combine : &drafter.layers[0]->qkv, scratch(thread),
+            thread, threads, [&](int row, int panel, Vec low, Vec high) {
+                const int column = panel * PANEL;
+                mine.see(row, column, low, head.columns - column);
+                mine.see(row, column + LANES, high, head.columns - column - LANES);
+            });
+    }
+
+    // Writes down draft `number` of each request, -1 where no logit is finite, and lays out the pass that runs it.
+    void settle(int number, bool goes_on, int threads) {
+        for (int row = 0; row < asked.requests; row++) {
+            float value = MINUS_INFINITY;
+            int column = drafter.head->columns;
+            for (int thread = 0; thread < threads; thread++) largest(thread).merge_into(row, value, column);
+            const bool finite = std::isfinite(value);
+            const int64_t token = !finite ? 0 : drafter.target_ids ? drafter.target_ids[column] : column;
+            drafts[size_t(number) * asked.requests + row] = finite ? token : -1;
+            if (goes_on) enter(row, token, number);
+        }
+    }
+
+    void enter(int row, int64_t token, int number) {
+        const bool wants_more = number + 1 < asked.wanted[row];
+        const int64_t position = asked.first[row] + (wants_more ? number : 0);
+        const int block_size = drafter.layers[0]->cache.block_size, half = drafter.layers[0]->heads.head_size / 2;
+        const int64_t block = asked.block_tables[size_t(row) * asked.table_stride + position / block_size];
+        slots[row] = wants_more ? block * block_size + position % block_size : -1;
+        seq_lens[row] = int32_t(position + 1);
+        std::memcpy(space.cos + row * half, drafter.cos + position * half, half * sizeof(float));
+        std::memcpy(space.sin + row * half, drafter.sin + position * half, half * sizeof(float));
+        float* embedding = drafter.combine ? space.entering + size_t(row) * 2 * hidden : space.residual + size_t(row) * hidden;
+        unpack_row(*drafter.embedding, token, embedding);
+        if (drafter.combine) std::memcpy(embedding + hidden, states + size_t(row) * hidden, hidden * sizeof(float));
+    }
+};
