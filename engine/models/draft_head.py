@@ -18,7 +18,7 @@ from engine.errors import ModelError
 from engine.models.architecture import Architecture
 from engine.models.config_file import ConfigFile
 from kernels.cpu import operations
-from kernels.cpu.packing import PackedMatrix, Quantization
+from kernels.cpu.packing import PackedMatrix
 
 Product = Callable[[Tensor], Tensor]
 """[rows, in_features] → [rows, out_features]."""
@@ -76,26 +76,15 @@ def require_target_ids(target_ids: Tensor | None, vocab_size: int, folder: Path)
         raise ModelError(f"{TARGET_IDS} in {folder} must be ascending token ids in [0, {vocab_size - 1}].")
 
 
-def product(weight: Tensor, bias: Tensor | None, *, packed: bool, quantization: Quantization | None = None) -> Product:
+def product(weight: Tensor, bias: Tensor | None, *, packed: bool) -> Product:
     """x Wᵀ + b, by the CPU's own kernel over panels, in float32, or by torch.
 
     Args:
         weight: [out_features, in_features].
         bias: [out_features] or None.
         packed: whether the kernel is used.
-        quantization: bits that the kernel keeps of each weight; None: all.
     """
     if not packed:
         return lambda x: F.linear(x.to(weight.dtype), weight, bias)
-    return PackedProduct(PackedMatrix(weight, bias, quantization))
-
-
-class PackedProduct:
-    """x Wᵀ + b by the CPU's own kernel."""
-
-    def __init__(self, matrix: PackedMatrix) -> None:
-        self.matrix = matrix
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """[rows, in_features] → [rows, out_features] float32."""
-        return operations.linear(x.float(), self.matrix)
+    matrix = PackedMatrix(weight, bias)
+    return lambda x: operations.linear(x.float(), matrix)

@@ -17,11 +17,14 @@ its output head is not used: the head's own has the rows of the tokens it may dr
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from engine.attention.cpu import CpuPlan
 from engine.layers.attention import AttentionMetadata
 from engine.models.architecture import Architecture, shape_of
 from engine.models.causal_lm import CausalLM
@@ -29,18 +32,15 @@ from engine.models.config_file import ConfigFile
 from engine.models.decoder import Decoder
 from engine.models.draft_head import (
     TARGET_IDS,
-    PackedProduct,
-    Product,
     draft_vocab_size,
     empty_target_ids,
-    product,
     read_head_config,
     require_target_ids,
 )
 from engine.models.loading import load_tensors
 from engine.models.packed_decoder import PackedDecoder
-from kernels.cpu.draft_chain import ChainWeights
-from kernels.cpu.packing import GROUP_SIZE, Quantization
+from kernels.cpu.draft_chain import DrafterWeights, draft_chain, draft_pass
+from kernels.cpu.packing import GROUP_SIZE, PackedMatrix, Quantization
 
 EAGLE_HEAD = "EagleHead"
 
@@ -51,97 +51,105 @@ class EagleHead:
     Args:
         decoder: its layer, norm and output head: a decoder of one layer over the draft vocabulary; the KV cache is
             bound to its attention as to that of any model.
-        fc: [n, 2 × hidden_size] → [n, hidden_size].
-        fc_bytes: of the weights of `fc`.
+        target: the model it drafts for, whose embeddings it shares.
+        fc: [hidden_size, 2 × hidden_size], of embedding and state.
         target_ids: [draft_vocab_size] int64, ascending: the target's id of each token it drafts; None: all of them.
     """
 
-    def __init__(self, decoder: CausalLM, fc: Product, fc_bytes: int, target_ids: Tensor | None) -> None:
+    decoder: CausalLM
+
+    def __init__(self, decoder: Decoder, target: CausalLM, fc: Tensor, target_ids: Tensor | None) -> None:
         self.decoder = decoder
         self.target_ids = target_ids
+        self._target = target
         self._fc = fc
-        self._fc_bytes = fc_bytes
 
-    def combine(self, embeddings: Tensor, hidden: Tensor) -> Tensor:
-        """What the layer is given.
-
-        Args:
-            embeddings: [n, hidden_size], the target's, of the tokens drawn from `hidden`.
-            hidden: [n, hidden_size], states after the last norm, the target's or the head's own.
-
-        Returns:
-            [n, hidden_size].
-        """
-        return self._fc(torch.cat((embeddings.to(hidden.dtype), hidden), dim=-1))
-
-    def __call__(self, embeddings: Tensor, hidden: Tensor, positions: Tensor, metadata: AttentionMetadata) -> Tensor:
+    def __call__(self, input_ids: Tensor, hidden: Tensor, positions: Tensor, metadata: AttentionMetadata) -> Tensor:
         """Guess the states behind `hidden`.
 
         Args:
-            embeddings, hidden: as for `combine`.
+            input_ids: [n] int64, the tokens drawn from `hidden`.
+            hidden: [n, hidden_size], states after the last norm, the target's or the head's own.
             positions: [n] int64, of `hidden`.
             metadata: where the keys and values are written and read.
 
         Returns:
             States after the head's norm, [n, hidden_size].
         """
+        embeddings = self._target.embed(input_ids).to(hidden.dtype)
+        combined = F.linear(torch.cat((embeddings, hidden), dim=-1).to(self._fc.dtype), self._fc)
         # With embeddings given, the decoder does not look at ids.
-        return self.decoder(positions, positions, metadata, self.combine(embeddings, hidden))
+        return self.decoder(input_ids, positions, metadata, combined)
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """[n, hidden_size] → [n, draft_vocab_size] float32."""
         return self.decoder.compute_logits(hidden)
 
-    def chain_weights(self, target: CausalLM) -> ChainWeights | None:
-        """What the CPU's kernels draft with; None if they do not run it.
-
-        Args:
-            target: whose embeddings the head shares.
-        """
-        if not (isinstance(self.decoder, PackedDecoder) and isinstance(target, PackedDecoder)):
-            return None
-        assert isinstance(self._fc, PackedProduct), "A packed head's products are packed."
-        return self.decoder.chain_weights(target, self._fc.matrix, self.target_ids)
+    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor | None:
+        """See `kernels.cpu.draft_chain.draft_chain`; None: there is no such kernel here."""
+        return None
 
     def weight_bytes(self) -> int:
         """Bytes that a draft reads."""
-        return self.decoder.weight_bytes() + self._fc_bytes
+        return self.decoder.weight_bytes() + self._fc.numel() * self._fc.element_size()
 
 
-def load_eagle_head(
-    folder: Path,
-    target: Architecture,
-    dtype: torch.dtype,
-    device: torch.device,
-    num_positions: int,
-    *,
-    packed: bool = False,
-) -> EagleHead:
-    """Load a head.
+class PackedEagleHead(EagleHead):
+    """The head as the CPU's kernels run it, a pass in one call.
+
+    Args:
+        decoder, target, fc, target_ids: as those of `EagleHead`.
+    """
+
+    def __init__(
+        self, decoder: PackedDecoder, target: PackedDecoder, fc: PackedMatrix, target_ids: Tensor | None
+    ) -> None:
+        self.decoder = self._packed = decoder
+        self.target_ids = target_ids
+        self._embeddings = target
+        self._combine = fc
+
+    def __call__(self, input_ids: Tensor, hidden: Tensor, positions: Tensor, metadata: AttentionMetadata) -> Tensor:
+        """As `EagleHead.__call__`; float32."""
+        (plan,) = metadata.plans
+        return draft_pass(self._weights(), input_ids, positions, hidden, cast(CpuPlan, plan).step)
+
+    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor | None:
+        """See `kernels.cpu.draft_chain.draft_chain`."""
+        return draft_chain(self._weights(), states, first, wanted, block_tables)
+
+    def weight_bytes(self) -> int:
+        """Bytes that a draft reads."""
+        return self.decoder.weight_bytes() + self._combine.num_bytes
+
+    def _weights(self) -> DrafterWeights:
+        return self._packed.drafter_weights(self._embeddings, self._combine, self.target_ids)
+
+
+def load_eagle_head(folder: Path, target: CausalLM, num_positions: int) -> EagleHead:
+    """Load a head, to run as its target runs.
 
     Args:
         folder: of the head.
         target: the model it is to draft for.
-        dtype: of weights and KV cache.
-        device: where it will run.
         num_positions: positions it must be able to tell apart (max_model_len).
-        packed: run by the CPU's compiled kernels, as the attention backend `cpu` needs it.
 
     Raises:
         ModelError: no EAGLE head, a damaged one, or one for another target.
     """
-    config = read_head_config(folder, EAGLE_HEAD, target)
+    config = read_head_config(folder, EAGLE_HEAD, target.architecture)
     architecture = eagle_architecture(config)
-    target_ids = empty_target_ids(config, device)
-    with torch.device(device):
-        decoder = Decoder(architecture, num_positions, dtype).eval()
-        fc = torch.empty(architecture.hidden_size, 2 * architecture.hidden_size, dtype=dtype)
+    target_ids = empty_target_ids(config, target.device)
+    with torch.device(target.device):
+        decoder = Decoder(architecture, num_positions, target.dtype).eval()
+        fc = torch.empty(architecture.hidden_size, 2 * architecture.hidden_size, dtype=target.dtype)
     load_tensors(eagle_tensors(decoder, fc, target_ids), folder, EAGLE_HEAD)
-    require_target_ids(target_ids, target.vocab_size, folder)
-    fc_bytes = fc.numel() * fc.element_size()
+    require_target_ids(target_ids, target.architecture.vocab_size, folder)
+    if not isinstance(target, PackedDecoder):
+        return EagleHead(decoder, target, fc, target_ids)
     quantization = _fewer_bits(architecture)
-    runs = PackedDecoder(decoder, quantization) if packed else decoder
-    return EagleHead(runs, product(fc, None, packed=packed, quantization=quantization), fc_bytes, target_ids)
+    packed = PackedDecoder(decoder, quantization)
+    return PackedEagleHead(packed, target, PackedMatrix(fc, None, quantization), target_ids)
 
 
 def _fewer_bits(architecture: Architecture) -> Quantization | None:

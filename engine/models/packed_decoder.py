@@ -19,7 +19,7 @@ from engine.layers.attention import AttentionMetadata, KVCacheOfLayer
 from engine.layers.linear import FusedLinear
 from engine.models.decoder import Decoder, DecoderLayer
 from kernels.cpu import operations
-from kernels.cpu.draft_chain import ChainWeights
+from kernels.cpu.draft_chain import DrafterWeights
 from kernels.cpu.operations import Cache, Heads, LayerWeights
 from kernels.cpu.packing import GROUP_SIZE, PackedMatrix, Quantization, interleave_gate_up
 
@@ -120,19 +120,19 @@ class PackedDecoder:
         """[rows, hidden_size] → [rows, vocab_size] float32."""
         return operations.linear(hidden.float(), self._head)
 
-    def chain_weights(
+    def drafter_weights(
         self,
         embeddings: PackedDecoder | None = None,
         combine: PackedMatrix | None = None,
         target_ids: Tensor | None = None,
-    ) -> ChainWeights:
-        """What it drafts with, in one call.
+    ) -> DrafterWeights:
+        """What the kernels draft with.
 
         Args:
             embeddings: whose embeddings enter; None: its own.
-            combine, target_ids: as in `ChainWeights`.
+            combine, target_ids: as in `DrafterWeights`.
         """
-        return ChainWeights(
+        return DrafterWeights(
             (embeddings or self)._embedding,
             combine,
             self._bound_layers().layers,

@@ -72,7 +72,7 @@ class DraftModelProposer:
         """See `Passes`."""
         if not isinstance(self.decoder, PackedDecoder):
             return None
-        return draft_chain(self.decoder.chain_weights(), states, first, wanted, block_tables)
+        return draft_chain(self.decoder.drafter_weights(), states, first, wanted, block_tables)
 
 
 def plan_attention(backend: AttentionBackend[Any], inputs: StepInputs, placed: DeviceInputs) -> AttentionMetadata:

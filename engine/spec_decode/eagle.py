@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from engine.attention.backend import AttentionBackend
-from engine.models.causal_lm import CausalLM
 from engine.models.eagle_head import EagleHead
 from engine.spec_decode.chain import Drafting, propose_chain
 from engine.spec_decode.draft_model import places_with_token_ids, plan_attention
@@ -32,7 +31,6 @@ from engine.spec_decode.proposer import Proposals, SampledStep
 from engine.worker.copies import to_device
 from engine.worker.input_buffers import DeviceInputs
 from engine.worker.step_inputs import StepInputs, flatten
-from kernels.cpu.draft_chain import draft_chain
 
 
 class EagleProposer:
@@ -40,9 +38,9 @@ class EagleProposer:
 
     Args:
         head: its KV cache bound.
-        target: the model, whose embeddings the head shares.
         backend: who attends for the head.
         place: where the inputs of its passes go.
+        vocab_size: of the model.
     """
 
     lag = 1
@@ -50,13 +48,12 @@ class EagleProposer:
     def __init__(
         self,
         head: EagleHead,
-        target: CausalLM,
         backend: AttentionBackend[Any],
         place: Callable[[StepInputs, int], DeviceInputs],
+        vocab_size: int,
     ) -> None:
         self.head = head
-        self.vocabulary = DraftVocabulary(target.architecture.vocab_size, head.target_ids)
-        self._target = target
+        self.vocabulary = DraftVocabulary(vocab_size, head.target_ids)
         self._backend = backend
         self._place = place
 
@@ -74,9 +71,8 @@ class EagleProposer:
         placed = self._place(inputs._replace(input_ids=torch.from_numpy(following)), len(following))
         if states is None:
             states = _of_rows(step.hidden, _places_of_tokens(step, drafting))
-        embeddings = self._target.embed(placed.input_ids)
         metadata = plan_attention(self._backend, inputs, placed)
-        hidden = self.head(embeddings, states, placed.positions, metadata)
+        hidden = self.head(placed.input_ids, states, placed.positions, metadata)
         return _of_rows(hidden, inputs.logits_indices)
 
     def compute_logits(self, states: Tensor) -> Tensor:
@@ -85,8 +81,7 @@ class EagleProposer:
 
     def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor | None:
         """See `Passes`."""
-        weights = self.head.chain_weights(self._target)
-        return None if weights is None else draft_chain(weights, states, first, wanted, block_tables)
+        return self.head.likeliest_chain(states, first, wanted, block_tables)
 
 
 def _of_rows(states: Tensor, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:

@@ -101,11 +101,7 @@ def _load_medusa(speculative: SpeculativeConfig, target: Target) -> LoadedDrafte
 def _load_eagle(speculative: SpeculativeConfig, target: Target) -> LoadedDrafter:
     if any(window is not None for window in target.architecture.sliding_windows):
         raise ConfigError("The method eagle needs a model of full attention; this one has sliding windows.")
-    packed = target.backend.name == "cpu"
-    folder = _head_folder(speculative, target)
-    head = load_eagle_head(
-        folder, target.architecture, target.dtype, target.device, target.max_model_len, packed=packed
-    )
+    head = load_eagle_head(_head_folder(speculative, target), target.decoder, target.max_model_len)
     architecture = head.decoder.architecture
     spec = AttentionSpec(
         num_heads=architecture.num_heads,
@@ -116,7 +112,9 @@ def _load_eagle(speculative: SpeculativeConfig, target: Target) -> LoadedDrafter
         device=target.device,
     )
     backend = make_backend(target.config.execution.attention_backend, spec)
-    return LoadedDrafter(head.decoder, backend, lambda place: EagleProposer(head, target.decoder, backend, place))
+    return LoadedDrafter(
+        head.decoder, backend, lambda place: EagleProposer(head, backend, place, target.architecture.vocab_size)
+    )
 
 
 def _load_draft_model(speculative: SpeculativeConfig, target: Target) -> LoadedDrafter:

@@ -1,5 +1,5 @@
-// Drafts one behind another, each the likeliest token, in one parallel region: a draft reads so little that to leave and
-// enter Python in between would take longer.
+// A drafter's pass in one parallel region, and drafts one behind another, each the likeliest token, in another: so little
+// is read for them that to leave and enter Python in between would take longer.
 //
 //     state ─► head ─► draft ─► its embedding, with the state where the drafter wants it ─► layers ─► norm ─► state …
 #pragma once
@@ -82,27 +82,75 @@ struct DraftWorkspace {
         return std::max(scratch_floats(*drafter.head), drafter.combine ? scratch_floats(*drafter.combine) : 0);
     }
 
-    static size_t floats(const Drafter& drafter, int rows, int threads) {
+    static size_t floats(const Drafter& drafter, int tokens, int threads) {
         const Layer& layer = *drafter.layers[0];
         const size_t row = size_t(3) * layer.qkv.features + layer.heads.head_size;
-        return rows * row + Workspace::floats(layer, rows, threads) + threads * (scratch_of(drafter) + Largest::floats(rows));
+        return tokens * row + Workspace::floats(layer, tokens, threads) + threads * (scratch_of(drafter) + Largest::floats(tokens));
     }
 
-    DraftWorkspace(float* at, const Drafter& drafter, int rows, int threads) {
+    DraftWorkspace(float* at, const Drafter& drafter, int tokens, int threads) {
         const Layer& layer = *drafter.layers[0];
         const size_t hidden = layer.qkv.features, half = layer.heads.head_size / 2;
         scratch = scratch_of(drafter);
-        corner = scratch + Largest::floats(rows);
+        corner = scratch + Largest::floats(tokens);
         residual = at;
-        entering = residual + rows * hidden;
-        cos = entering + rows * 2 * hidden;
-        sin = cos + rows * half;
-        layers = sin + rows * half;
-        corners = layers + Workspace::floats(layer, rows, threads);
+        entering = residual + tokens * hidden;
+        cos = entering + tokens * 2 * hidden;
+        sin = cos + tokens * half;
+        layers = sin + tokens * half;
+        corners = layers + Workspace::floats(layer, tokens, threads);
     }
 };
 
-// The passes over all requests; a request that has as many drafts as it wants takes part, and writes nothing.
+// The drafter over some tokens, from what enters to the states after its norm.
+class DraftPass {
+   public:
+    DraftPass(const Drafter& drafter, const DraftWorkspace& space, int tokens)
+        : drafter(drafter),
+          space(space),
+          layer_space(space.layers, *drafter.layers[0], tokens),
+          tokens(tokens),
+          hidden(drafter.layers[0]->qkv.features),
+          half(drafter.layers[0]->heads.head_size / 2) {}
+
+    // Token `row` of the pass; `state` is that which it was drawn from.
+    void enter(int row, int64_t token, int64_t position, const float* state) {
+        std::memcpy(space.cos + row * half, drafter.cos + position * half, half * sizeof(float));
+        std::memcpy(space.sin + row * half, drafter.sin + position * half, half * sizeof(float));
+        float* embedding = drafter.combine ? space.entering + row * 2 * hidden : space.residual + row * hidden;
+        unpack_row(*drafter.embedding, token, embedding);
+        if (drafter.combine) std::memcpy(embedding + hidden, state, hidden * sizeof(float));
+    }
+
+    // What one thread does once all have entered. states [tokens, hidden].
+    void run(const Step& step, float* states, int thread, int threads) {
+        const Layer* const* layers = drafter.layers;
+        if (drafter.combine) {
+            multiply(
+                space.entering, tokens, *drafter.combine, &layers[0]->qkv, space.corners + thread * space.corner, thread,
+                threads, [&](int row, int panel, Vec low, Vec high) {
+                    store_panel(space.residual + row * hidden + panel * PANEL, low, high, int(hidden) - panel * PANEL);
+                });
+#pragma omp barrier
+        }
+        for (int i = 0; i < drafter.num_layers; i++)
+            run_layer(
+                *layers[i], step, Angles{space.cos, space.sin}, i + 1 < drafter.num_layers ? &layers[i + 1]->qkv : drafter.head,
+                space.residual, layer_space, next_tile, thread, threads);
+        rms_norm_rows(space.residual, drafter.norm, tokens, int(hidden), drafter.eps, states, thread, threads);
+#pragma omp barrier
+    }
+
+   private:
+    const Drafter& drafter;
+    const DraftWorkspace& space;
+    Workspace layer_space;
+    int tokens;
+    size_t hidden, half;
+    std::atomic<int> next_tile{0};
+};
+
+// Draft after draft; a request that has as many as it wants takes part in a pass, and writes nothing.
 class DraftChain {
    public:
     // states [requests, hidden]: those that the first drafts follow from; overwritten. drafts [count, requests].
@@ -112,8 +160,7 @@ class DraftChain {
           states(states),
           drafts(drafts),
           space(workspace, drafter, asked.requests, threads),
-          layer_space(space.layers, *drafter.layers[0], asked.requests),
-          hidden(drafter.layers[0]->qkv.features),
+          pass(drafter, space, asked.requests),
           seq_lens(asked.requests),
           starts(asked.requests + 1),
           ones(asked.requests, 1),
@@ -125,28 +172,13 @@ class DraftChain {
 
     // What one thread does.
     void run(int count, int thread, int threads) {
-        const int rows = asked.requests;
         for (int number = 0;; number++) {
             choose(thread, threads);
 #pragma omp barrier
             if (thread == 0) settle(number, number + 1 < count, threads);
 #pragma omp barrier
             if (number + 1 == count) return;
-            if (drafter.combine) {
-                multiply(
-                    space.entering, rows, *drafter.combine, &drafter.layers[0]->qkv, scratch(thread), thread, threads,
-                    [&](int row, int panel, Vec low, Vec high) {
-                        store_panel(space.residual + size_t(row) * hidden + panel * PANEL, low, high, hidden - panel * PANEL);
-                    });
-#pragma omp barrier
-            }
-            for (int i = 0; i < drafter.num_layers; i++)
-                run_layer(
-                    *drafter.layers[i], step, Angles{space.cos, space.sin},
-                    i + 1 < drafter.num_layers ? &drafter.layers[i + 1]->qkv : drafter.head, space.residual, layer_space,
-                    next_tile, thread, threads);
-            rms_norm_rows(space.residual, drafter.norm, rows, hidden, drafter.eps, states, thread, threads);
-#pragma omp barrier
+            pass.run(step, states, thread, threads);
         }
     }
 
@@ -156,12 +188,10 @@ class DraftChain {
     float* states;
     int64_t* drafts;
     DraftWorkspace space;
-    Workspace layer_space;
-    int hidden;
+    DraftPass pass;
     std::vector<int32_t> seq_lens, starts, ones;
     std::vector<int64_t> slots;
     Step step;
-    std::atomic<int> next_tile{0};
 
     float* scratch(int thread) const { return space.corners + thread * space.corner; }
     Largest largest(int thread) const { return Largest(scratch(thread) + space.scratch, asked.requests); }
@@ -195,14 +225,10 @@ class DraftChain {
     void enter(int row, int64_t token, int number) {
         const bool wants_more = number + 1 < asked.wanted[row];
         const int64_t position = asked.first[row] + (wants_more ? number : 0);
-        const int block_size = drafter.layers[0]->cache.block_size, half = drafter.layers[0]->heads.head_size / 2;
+        const int block_size = drafter.layers[0]->cache.block_size;
         const int64_t block = asked.block_tables[size_t(row) * asked.table_stride + position / block_size];
         slots[row] = wants_more ? block * block_size + position % block_size : -1;
         seq_lens[row] = int32_t(position + 1);
-        std::memcpy(space.cos + row * half, drafter.cos + position * half, half * sizeof(float));
-        std::memcpy(space.sin + row * half, drafter.sin + position * half, half * sizeof(float));
-        float* embedding = drafter.combine ? space.entering + size_t(row) * 2 * hidden : space.residual + size_t(row) * hidden;
-        unpack_row(*drafter.embedding, token, embedding);
-        if (drafter.combine) std::memcpy(embedding + hidden, states + size_t(row) * hidden, hidden * sizeof(float));
+        pass.enter(row, token, position, states + size_t(row) * drafter.layers[0]->qkv.features);
     }
 };

@@ -24,8 +24,26 @@ void decoder_layers(
             omp_get_thread_num(), omp_get_num_threads());
 }
 
-int64_t draft_chain_workspace(const Drafter* drafter, int32_t requests, int32_t threads) {
-    return int64_t(DraftWorkspace::floats(*drafter, requests, threads));
+int64_t draft_workspace(const Drafter* drafter, int32_t tokens, int32_t threads) {
+    return int64_t(DraftWorkspace::floats(*drafter, tokens, threads));
+}
+
+// One pass of a drafter. ids and positions [tokens]; states [tokens, hidden], that the ids were drawn from; output alike.
+void draft_pass(
+    const Drafter* drafter, const Step* step, const int64_t* ids, const int64_t* positions, const float* states,
+    float* output, float* workspace, int32_t threads) {
+    const DraftWorkspace space(workspace, *drafter, step->tokens, threads);
+    DraftPass pass(*drafter, space, step->tokens);
+    const int64_t tokens = step->tokens;
+    const size_t hidden = drafter->layers[0]->qkv.features;
+#pragma omp parallel num_threads(threads)
+    {
+        const int thread = omp_get_thread_num(), team = omp_get_num_threads();
+        for (int row = int(tokens * thread / team); row < tokens * (thread + 1) / team; row++)
+            pass.enter(row, ids[row], positions[row], states + row * hidden);
+#pragma omp barrier
+        pass.run(*step, output, thread, team);
+    }
 }
 
 // drafts [count, requests]: those that follow from the states [requests, hidden], which are overwritten.

@@ -20,6 +20,7 @@ from engine.models import store
 from engine.models.architecture import Architecture, read_architecture
 from engine.models.eagle_head import EagleHead, load_eagle_head
 from engine.models.medusa_head import load_medusa_head
+from engine.models.packed_decoder import PackedDecoder
 from engine.worker.kv_cache import CacheShape, bind_kv_cache
 from kernels.cpu import library
 from scripts.train_heads.eagle import EagleInTraining
@@ -28,6 +29,7 @@ from scripts.train_heads.medusa import MedusaInTraining
 from scripts.train_heads.save import Kind, save_head
 from tests.models.random_models import save_random_model
 from tests.models.test_decoder import BLOCK_SIZE, NUM_BLOCKS, backend_of
+from tests.models.test_decoder import load as load_target
 
 CPU = torch.device("cpu")
 #: Of the random models' vocabulary, 131 tokens.
@@ -56,8 +58,13 @@ def target_of(folder: Path) -> Architecture:
     return read_architecture(folder / "target")
 
 
+def load_eagle(folder: Path, target: Path, num_positions: int = 64, *, packed: bool = False) -> EagleHead:
+    decoder = load_target(target)
+    return load_eagle_head(folder, PackedDecoder(decoder) if packed else decoder, num_positions)
+
+
 @torch.inference_mode()
-def run_eagle(head: EagleHead, embeddings: Tensor, states: Tensor, chunks: list[int]) -> Tensor:
+def run_eagle(head: EagleHead, token_ids: Tensor, states: Tensor, chunks: list[int]) -> Tensor:
     """One request, its tokens in chunks: the states that the head guesses, [tokens, hidden_size]."""
     backend = backend_of(head.decoder)
     bind_kv_cache(head.decoder, CacheShape.of(head.decoder, BLOCK_SIZE), NUM_BLOCKS, backend)
@@ -67,7 +74,7 @@ def run_eagle(head: EagleHead, embeddings: Tensor, states: Tensor, chunks: list[
         slots = tables[0, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
         inputs = AttentionInputs(tables, torch.tensor([0, size]), torch.tensor([first + size]), slots)
         metadata = AttentionMetadata((backend.plan(inputs, inputs, None),))
-        guessed.append(head(embeddings[positions], states[positions], positions, metadata))
+        guessed.append(head(token_ids[positions], states[positions], positions, metadata))
         first += size
     return torch.cat(guessed)
 
@@ -76,14 +83,13 @@ def run_eagle(head: EagleHead, embeddings: Tensor, states: Tensor, chunks: list[
 def test_an_eagle_head_computes_what_was_trained(packed: bool, tmp_path: Path) -> None:
     require_loading(packed)
     trained, folder = saved(tmp_path, "eagle")
-    head = load_eagle_head(folder, target_of(tmp_path), torch.float32, CPU, 64, packed=packed)
+    head = load_eagle(folder, tmp_path / "target", packed=packed)
     token_ids, states = torch.randint(0, 131, (1, 23)), torch.randn(1, 23, 64)
     batch = Batch(token_ids, states, torch.ones_like(token_ids, dtype=torch.bool))
     with torch.inference_mode():
         wanted = trained.guesses(batch, 1)[0][0]
         wanted_logits = F.linear(wanted, trained.lm_head)
-    embeddings = F.embedding(token_ids[0].roll(-1), trained.embedding)
-    guessed = run_eagle(head, embeddings, states[0], [9, 1, 13])
+    guessed = run_eagle(head, token_ids[0].roll(-1), states[0], [9, 1, 13])
     torch.testing.assert_close(guessed, wanted, atol=2e-4, rtol=0)
     torch.testing.assert_close(head.compute_logits(guessed), wanted_logits, atol=2e-3, rtol=0)
     assert wanted_logits.std() > 0.1, "logits this flat would match by accident"
@@ -94,16 +100,16 @@ def test_an_eagle_head_learns_on_what_it_will_see(packed: bool, tmp_path: Path) 
     """The second pass of training, at one place, is what the head computes there while it drafts."""
     require_loading(packed)
     trained, folder = saved(tmp_path, "eagle")
-    head = load_eagle_head(folder, target_of(tmp_path), torch.float32, CPU, 64, packed=packed)
+    head = load_eagle(folder, tmp_path / "target", packed=packed)
     token_ids, states = torch.randint(0, 131, (1, 12)), torch.randn(1, 12, 64)
     batch = Batch(token_ids, states, torch.ones_like(token_ids, dtype=torch.bool))
     with torch.inference_mode():
         passes = trained.guesses(batch, 3)
     place = 7  # three drafts begin here
-    embeddings = F.embedding(token_ids[0].roll(-1), trained.embedding)
+    drawn = token_ids[0].roll(-1)
     seen, chunks = states[0, : place + 1], [place + 1]
     for number, expected in enumerate(passes):
-        guessed = run_eagle(head, embeddings[: place + 1 + number], seen, chunks)
+        guessed = run_eagle(head, drawn[: place + 1 + number], seen, chunks)
         torch.testing.assert_close(guessed[-1], expected[0, place + number], atol=2e-4, rtol=0)
         seen, chunks = torch.cat((seen, guessed[-1:])), [*chunks, 1]
 
@@ -143,10 +149,9 @@ def test_a_trimmed_head_reads_fewer_bytes(tmp_path: Path) -> None:
 
 
 def load(kind: Kind, folder: Path, beside: Path) -> Any:
-    target = target_of(beside)
     if kind == "eagle":
-        return load_eagle_head(folder, target, torch.float32, CPU, 64)
-    return load_medusa_head(folder, target, torch.float32, CPU)
+        return load_eagle(folder, beside / "target")
+    return load_medusa_head(folder, target_of(beside), torch.float32, CPU)
 
 
 def change(folder: Path, **values: Any) -> None:
@@ -199,8 +204,8 @@ def test_a_head_that_was_not_made_yet_says_how(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.fixture(scope="module")
-def told() -> tuple[Tensor, Tensor, Tensor]:
-    """What orrery-tiny says greedily: token ids [tokens], its states [tokens, hidden_size], and its embeddings."""
+def told() -> tuple[Tensor, Tensor]:
+    """What orrery-tiny says greedily: token ids [tokens] and its states [tokens, hidden_size]."""
     folder = store.resolve_model("orrery-tiny")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -209,7 +214,7 @@ def told() -> tuple[Tensor, Tensor, Tensor]:
         token_ids = model.generate(prompt, max_new_tokens=120, do_sample=False)
         states = model.model(token_ids).last_hidden_state[0]
     assert token_ids.shape[1] - prompt.shape[1] >= 60
-    return token_ids[0], states, model.model.embed_tokens.weight.detach()
+    return token_ids[0], states
 
 
 def accepted(logits: Tensor, target_ids: Tensor, token_ids: Tensor) -> float:
@@ -218,25 +223,23 @@ def accepted(logits: Tensor, target_ids: Tensor, token_ids: Tensor) -> float:
 
 
 @pytest.mark.parametrize("packed", LOADINGS)
-def test_the_shipped_eagle_head_guesses_what_comes(packed: bool, told: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_the_shipped_eagle_head_guesses_what_comes(packed: bool, told: tuple[Tensor, Tensor]) -> None:
     require_loading(packed)
-    target = read_architecture(store.resolve_model("orrery-tiny"))
     folder = store.resolve_model("orrery-tiny-eagle")
-    head = load_eagle_head(folder, target, torch.float32, CPU, 2048, packed=packed)
-    token_ids, states, embedding = told
-    embeddings = F.embedding(token_ids.roll(-1), embedding)
-    guessed = run_eagle(head, embeddings, states, [len(token_ids)])
+    head = load_eagle(folder, store.resolve_model("orrery-tiny"), 2048, packed=packed)
+    token_ids, states = told
+    guessed = run_eagle(head, token_ids.roll(-1), states, [len(token_ids)])
     assert head.target_ids is not None
     assert accepted(head.compute_logits(guessed[:-2]), head.target_ids, token_ids[2:]) > 0.5
 
 
 @pytest.mark.parametrize("packed", LOADINGS)
-def test_the_shipped_medusa_heads_guess_what_comes(packed: bool, told: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_the_shipped_medusa_heads_guess_what_comes(packed: bool, told: tuple[Tensor, Tensor]) -> None:
     require_loading(packed)
     target = read_architecture(store.resolve_model("orrery-tiny"))
     folder = store.resolve_model("orrery-tiny-medusa")
     head = load_medusa_head(folder, target, torch.float32, CPU, packed=packed)
-    token_ids, states, _ = told
+    token_ids, states = told
     assert head.target_ids is not None
     shares = [
         accepted(logits[: -2 - number], head.target_ids, token_ids[2 + number :])

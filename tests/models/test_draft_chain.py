@@ -1,0 +1,129 @@
+"""Drafts in one call are those that one pass at a time gives, for drafters with and without states of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.attention.backend import AttentionInputs
+from engine.layers.attention import AttentionMetadata
+from engine.models.packed_decoder import PackedDecoder
+from engine.worker.kv_cache import CacheShape, bind_kv_cache
+from kernels.cpu.draft_chain import NOTHING, draft_chain
+from kernels.cpu.packing import PackedMatrix
+from tests.models.random_models import save_random_model
+from tests.models.test_decoder import BLOCK_SIZE, NUM_BLOCKS, backend_of, load_packed
+from tests.models.test_draft_heads import DRAFTED, load_eagle, require_loading, saved
+
+#: Tokens of each request before its first draft; their blocks lie in no order.
+LENGTHS = torch.tensor([5, 9, 2, 16])
+WANTED = torch.tensor([3, 1, 2, 4])
+TABLES = torch.randperm(NUM_BLOCKS - 1, generator=torch.Generator().manual_seed(3))[:24].view(4, 6).int() + 1
+
+
+class Drafter:
+    """A drafter over a KV cache, one pass at a time."""
+
+    def __init__(self, decoder: PackedDecoder) -> None:
+        self.decoder = decoder
+        self.backend = backend_of(decoder)
+        bind_kv_cache(decoder, CacheShape.of(decoder, BLOCK_SIZE), NUM_BLOCKS, self.backend)
+
+    def metadata(self, request: int, positions: Tensor) -> AttentionMetadata:
+        """One request's tokens at some positions in a row."""
+        table = TABLES[request : request + 1]
+        slots = table[0, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE
+        ends = torch.tensor([0, len(positions)]), positions[-1:] + 1
+        inputs = AttentionInputs(table, *ends, slots)
+        return AttentionMetadata((self.backend.plan(inputs, inputs, None),))
+
+
+@pytest.fixture(params=[1, 2], autouse=True)
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Threads share out the rows of the head, and all must agree on the largest."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("target_ids", [DRAFTED, torch.arange(131)], ids=["trimmed", "whole"])
+@torch.inference_mode()
+def test_an_eagle_head(target_ids: Tensor, tmp_path: Path) -> None:
+    require_loading(packed=True)
+    _, folder = saved(tmp_path, "eagle", target_ids)
+    head = load_eagle(folder, tmp_path / "target", packed=True)
+    assert isinstance(head.decoder, PackedDecoder)
+    drafter = Drafter(head.decoder)
+    last, expected = [], []
+    for request, length in enumerate(LENGTHS.tolist()):
+        positions, token_ids = torch.arange(length), torch.randint(0, 131, (length,))
+        metadata = drafter.metadata(request, positions)
+        state = head(token_ids, torch.randn(length, 64), positions, metadata)[-1:]
+        last.append(state)
+        drafts: list[int] = []
+        for number in range(int(WANTED[request])):
+            drafts.append(int(target_ids[head.compute_logits(state).argmax()]))
+            at = torch.tensor([length + number])
+            state = head(torch.tensor(drafts[-1:]), state, at, drafter.metadata(request, at))
+        expected.append(drafts)
+    chain = head.likeliest_chain(torch.cat(last), LENGTHS, WANTED, TABLES)
+    assert chain is not None
+    assert chain.shape == (4, 4)
+    assert [chain[:number, request].tolist() for request, number in enumerate(WANTED.tolist())] == expected
+    assert len({draft for drafts in expected for draft in drafts}) >= 3, "drafts this alike would match by accident"
+
+
+@torch.inference_mode()
+def test_a_draft_model(tmp_path: Path) -> None:
+    require_loading(packed=True)
+    save_random_model(tmp_path, "llama tied")
+    drafter = Drafter(load_packed(tmp_path))
+    decoder = drafter.decoder
+    last, expected = [], []
+    for request, length in enumerate(LENGTHS.tolist()):
+        positions, token_ids = torch.arange(length), torch.randint(0, 131, (length,))
+        state = decoder(token_ids, positions, drafter.metadata(request, positions))[-1:]
+        last.append(state)
+        drafts: list[int] = []
+        for number in range(int(WANTED[request])):
+            drafts.append(int(decoder.compute_logits(state).argmax()))
+            at = torch.tensor([length + number])
+            state = decoder(torch.tensor(drafts[-1:]), at, drafter.metadata(request, at))
+        expected.append(drafts)
+    chain = draft_chain(decoder.drafter_weights(), torch.cat(last), LENGTHS, WANTED, TABLES)
+    assert [chain[:number, request].tolist() for request, number in enumerate(WANTED.tolist())] == expected
+
+
+@pytest.fixture
+def decoder(tmp_path: Path) -> PackedDecoder:
+    require_loading(packed=True)
+    save_random_model(tmp_path, "llama tied")
+    return Drafter(load_packed(tmp_path)).decoder
+
+
+def test_what_no_draft_can_be_drawn_from_is_told_and_hurts_nobody_else(decoder: PackedDecoder) -> None:
+    states = torch.randn(4, 64)
+    whole = draft_chain(decoder.drafter_weights(), states, LENGTHS, WANTED, TABLES)
+    for bad in (torch.nan, torch.inf):
+        states[1] = bad
+        chain = draft_chain(decoder.drafter_weights(), states, LENGTHS, WANTED, TABLES)
+        assert chain[0, 1] == NOTHING
+        assert torch.equal(chain[:, [0, 2, 3]], whole[:, [0, 2, 3]])
+
+
+def test_of_equal_logits_the_first_one_wins_and_padding_never(decoder: PackedDecoder) -> None:
+    weights = decoder.drafter_weights()._replace(head=PackedMatrix(torch.ones(131, 64)))
+    assert draft_chain(weights, -torch.ones(4, 64), LENGTHS, torch.ones(4).long(), TABLES).tolist() == [[0, 0, 0, 0]]
+    rising = torch.arange(131.0).clamp(max=97)[:, None].expand(131, 64)
+    weights = weights._replace(head=PackedMatrix(rising))
+    assert draft_chain(weights, torch.ones(4, 64), LENGTHS, torch.ones(4).long(), TABLES).tolist() == [[97] * 4]
+
+
+def test_rows_that_do_not_fit_are_refused(decoder: PackedDecoder) -> None:
+    with pytest.raises(ValueError, match="everything else"):
+        draft_chain(decoder.drafter_weights(), torch.zeros(3, 64), LENGTHS, WANTED, TABLES)
