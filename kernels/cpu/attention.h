@@ -93,9 +93,9 @@ struct Strided {
     const T* weights;
     size_t stride;
 
-    [[gnu::always_inline]] void operator()(int feature, Vec (&w)[1][VECTORS]) const {
+    [[gnu::always_inline]] void operator()(int feature, Vec (&w)[VECTORS]) const {
 #pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; v++) w[0][v] = load(weights + feature * stride + v * LANES);
+        for (int v = 0; v < VECTORS; v++) w[v] = load(weights + feature * stride + v * LANES);
     }
 };
 
@@ -127,13 +127,13 @@ template <int ROWS, int VECTORS, class T>
         const float* x = piece.x + row * p.x_stride;
         const T* weights = piece.weights + column;
         if (count == VECTORS * LANES) {
-            multiply_add<1>(acc, x, p.x_stride, 0, piece.features, Strided<T, VECTORS>{weights, size_t(p.columns)});
+            multiply_add(acc, x, p.x_stride, 0, piece.features, Strided<T, VECTORS>{weights, size_t(p.columns)});
         } else {
             for (int feature = 0; feature < piece.features; feature++)
                 for (int lane = 0; lane < VECTORS * LANES; lane++)
                     strip[feature * VECTORS * LANES + lane] =
                         lane < count ? widen(weights[size_t(feature) * p.columns + lane]) : 0.0f;
-            multiply_add<1>(acc, x, p.x_stride, 0, piece.features, Strided<float, VECTORS>{strip, VECTORS * LANES});
+            multiply_add(acc, x, p.x_stride, 0, piece.features, Strided<float, VECTORS>{strip, VECTORS * LANES});
         }
     }
     for (int r = 0; r < ROWS; r++)

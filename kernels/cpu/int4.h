@@ -113,7 +113,7 @@ template <int ROWS, class Take>
             Bytes both;
             std::memcpy(&both, weights + size_t(feature) * LANES, sizeof both);
             const Bytes low = both & 15, high = (Bytes)((Lanes<uint16_t, 2 * LANES>)both >> 4) & 15;
-            next.fetch<(QUAD * LANES + 63) / 64>(feature);
+            next.fetch<(QUAD * LANES + 63) / 64>(feature, x.features);
 #pragma GCC unroll 16
             for (int r = 0; r < ROWS; r++) {
                 int32_t quad;

@@ -25,25 +25,33 @@ struct Nothing {
     void operator()(int) const {}
 };
 
-// acc[row][vector] += Σ x[row][feature] · weights[feature][vector], in the order of the features.
-template <int STEP, int ROWS, int VECTORS, class Reader, class Beside = Nothing>
+// acc[row][vector] += x[row][feature] · weights[feature][vector].
+template <int ROWS, int VECTORS, class Reader>
+[[gnu::always_inline]] inline void multiply_add_feature(
+    Vec (&acc)[ROWS][VECTORS], const float* x, size_t x_stride, int feature, const Reader& weights) {
+    Vec w[VECTORS];
+    weights(feature, w);
+#pragma GCC unroll 16
+    for (int row = 0; row < ROWS; row++) {
+        const Vec element = splat(x[row * x_stride + feature]);
+#pragma GCC unroll 16
+        for (int v = 0; v < VECTORS; v++) acc[row][v] += element * w[v];
+    }
+}
+
+// The same over some features, in their order. `beside(feature)` is called once for every STRIDE of them.
+template <int STRIDE = 1, int ROWS, int VECTORS, class Reader, class Beside = Nothing>
 [[gnu::always_inline]] inline void multiply_add(
     Vec (&acc)[ROWS][VECTORS], const float* x, size_t x_stride, int first, int last, const Reader& weights,
     const Beside& beside = {}) {
+    int feature = first;
 #pragma GCC unroll 2
-    for (int feature = first; feature < last; feature += STEP) {
-        Vec w[STEP][VECTORS];
-        weights(feature, w);
+    for (; feature + STRIDE <= last; feature += STRIDE) {
         beside(feature);
-#pragma GCC unroll 2
-        for (int step = 0; step < STEP; step++)
-#pragma GCC unroll 16
-            for (int row = 0; row < ROWS; row++) {
-                const Vec element = splat(x[row * x_stride + feature + step]);
-#pragma GCC unroll 16
-                for (int v = 0; v < VECTORS; v++) acc[row][v] += element * w[step][v];
-            }
+#pragma GCC unroll 4
+        for (int i = 0; i < STRIDE; i++) multiply_add_feature(acc, x, x_stride, feature + i, weights);
     }
+    for (; feature < last; feature++) multiply_add_feature(acc, x, x_stride, feature, weights);
 }
 
 // The part of a product that one call works out.
@@ -60,12 +68,13 @@ struct Prefetch {
     const char* from;
     size_t bytes_per_feature;
 
-    // LINES of 64 bytes hold what a feature has in the panels that are read at a time.
+    // To be called again and again on the way through so many features, each time for LINES of 64 bytes. They are taken
+    // from as many places that lie far apart: memory gives more to several streams than to one.
     template <int LINES>
-    [[gnu::always_inline]] void fetch(int feature) const {
+    [[gnu::always_inline]] void fetch(int feature, int features) const {
 #pragma GCC unroll 4
         for (int line = 0; line < LINES; line++)
-            fetch_line(from + feature * bytes_per_feature + line * 64);
+            fetch_line(from + (size_t(line) * features + feature) * bytes_per_feature / LINES);
     }
 };
 
@@ -73,14 +82,16 @@ struct Prefetch {
 template <class Weights, int ROWS, int PANELS, class Take>
 [[gnu::noinline]] void tile(
     const Part& part, int row, const Matrix& matrix, int source, int panel, const Prefetch& next, const Take& take) {
+    // The fewer the multiplications, the more it matters how the memory is asked.
+    constexpr int STRIDE = ROWS * PANELS <= 3 ? 4 : 1;
+    constexpr int LINES = (STRIDE * PANELS * PANEL * Weights::BITS / 8 + 63) / 64;
     Vec acc[ROWS][2 * PANELS] = {};
     const float* x = part.x + row * part.x_stride;
     for (int group = 0; group < matrix.num_groups(); group++) {
         const typename Weights::template Reader<PANELS> reader(matrix, source, group);
-        multiply_add<Weights::STEP>(acc, x, part.x_stride, group * matrix.group, (group + 1) * matrix.group, reader,
-            [&](int feature) {
-                if constexpr (PANELS == 1 || Weights::FETCH_FOR_A_ROW)
-                    next.fetch<(PANELS * PANEL * Weights::BITS / 8 + 63) / 64>(feature);
+        multiply_add<STRIDE>(
+            acc, x, part.x_stride, group * matrix.group, (group + 1) * matrix.group, reader, [&](int feature) {
+                if constexpr (PANELS == 1 || Weights::FETCH_FOR_A_ROW) next.fetch<LINES>(feature, matrix.features);
             });
     }
 #pragma GCC unroll 8
@@ -106,10 +117,10 @@ template <class Weights, class Use>
 inline void each_feature(const Matrix& matrix, int panel, const Use& use) {
     for (int group = 0; group < matrix.num_groups(); group++) {
         const typename Weights::template Reader<1> reader(matrix, panel, group);
-        for (int feature = group * matrix.group; feature < (group + 1) * matrix.group; feature += Weights::STEP) {
-            Vec w[Weights::STEP][2];
+        for (int feature = group * matrix.group; feature < (group + 1) * matrix.group; feature++) {
+            Vec w[2];
             reader(feature, w);
-            for (int step = 0; step < Weights::STEP; step++) use(feature + step, w[step][0], w[step][1]);
+            use(feature, w[0], w[1]);
         }
     }
 }

@@ -34,7 +34,7 @@ struct Matrix {
 };
 
 // A reader widens PANELS neighbouring panels within one group of features: `reader(feature, w)` gives the weights of
-// STEP features from `feature` on, two vectors a panel.
+// a feature, two vectors a panel.
 //
 // A single row has too few sums in flight to hide the latency of the multiplier, so it is taken through several panels
 // at once: as many as leave registers for the scales. The memory gives its most to several such streams, and fetching
@@ -44,7 +44,7 @@ struct Matrix {
 
 template <class T>
 struct Plain {
-    static constexpr int BITS = 8 * sizeof(T), STEP = 1, PANELS_OF_A_ROW = 3, WIDEN_ABOVE = 0;
+    static constexpr int BITS = 8 * sizeof(T), PANELS_OF_A_ROW = 3, WIDEN_ABOVE = 0;
     static constexpr bool FETCH_FOR_A_ROW = false;
 
     template <int PANELS>
@@ -56,12 +56,12 @@ struct Plain {
             : weights(static_cast<const T*>(matrix.panels) + size_t(panel) * matrix.features * PANEL),
               panel_size(size_t(matrix.features) * PANEL) {}
 
-        [[gnu::always_inline]] void operator()(int feature, Vec (&w)[1][2 * PANELS]) const {
+        [[gnu::always_inline]] void operator()(int feature, Vec (&w)[2 * PANELS]) const {
 #pragma GCC unroll 8
             for (int p = 0; p < PANELS; p++) {
                 const T* from = weights + p * panel_size + size_t(feature) * PANEL;
-                w[0][2 * p] = load(from);
-                w[0][2 * p + 1] = load(from + LANES);
+                w[2 * p] = load(from);
+                w[2 * p + 1] = load(from + LANES);
             }
         }
     };
@@ -70,7 +70,7 @@ struct Plain {
 // In a panel of bfloat16 the two halves of the columns alternate: column 0, LANES, 1, LANES + 1, …  A bfloat16 is the
 // upper half of a float32, so one load holds both vectors: shifted up, and with the lower halves cleared.
 struct PairedBFloat16 {
-    static constexpr int BITS = 16, STEP = 1, PANELS_OF_A_ROW = 3, WIDEN_ABOVE = 0;
+    static constexpr int BITS = 16, PANELS_OF_A_ROW = 3, WIDEN_ABOVE = 0;
     static constexpr bool FETCH_FOR_A_ROW = false;
 
     template <int PANELS>
@@ -82,13 +82,13 @@ struct PairedBFloat16 {
             : weights(static_cast<const uint16_t*>(matrix.panels) + size_t(panel) * matrix.features * PANEL),
               panel_size(size_t(matrix.features) * PANEL) {}
 
-        [[gnu::always_inline]] void operator()(int feature, Vec (&w)[1][2 * PANELS]) const {
+        [[gnu::always_inline]] void operator()(int feature, Vec (&w)[2 * PANELS]) const {
 #pragma GCC unroll 8
             for (int p = 0; p < PANELS; p++) {
                 IntVec pairs;
                 std::memcpy(&pairs, weights + p * panel_size + size_t(feature) * PANEL, sizeof pairs);
-                w[0][2 * p] = (Vec)(pairs << 16);
-                w[0][2 * p + 1] = (Vec)(pairs & int32_t(0xFFFF0000));
+                w[2 * p] = (Vec)(pairs << 16);
+                w[2 * p + 1] = (Vec)(pairs & int32_t(0xFFFF0000));
             }
         }
     };
@@ -98,7 +98,7 @@ struct PairedBFloat16 {
 
 // weight = integer · scale.
 struct Int8 {
-    static constexpr int BITS = 8, STEP = 1, PANELS_OF_A_ROW = 2, WIDEN_ABOVE = 2;
+    static constexpr int BITS = 8, PANELS_OF_A_ROW = 2, WIDEN_ABOVE = 2;
     static constexpr bool FETCH_FOR_A_ROW = true;
 
     template <int PANELS>
@@ -117,12 +117,12 @@ struct Int8 {
             }
         }
 
-        [[gnu::always_inline]] void operator()(int feature, Vec (&w)[1][2 * PANELS]) const {
+        [[gnu::always_inline]] void operator()(int feature, Vec (&w)[2 * PANELS]) const {
 #pragma GCC unroll 8
             for (int p = 0; p < PANELS; p++) {
                 const int8_t* from = weights + p * panel_size + size_t(feature) * PANEL;
-                w[0][2 * p] = to_floats(load_integers(from)) * scale[2 * p];
-                w[0][2 * p + 1] = to_floats(load_integers(from + LANES)) * scale[2 * p + 1];
+                w[2 * p] = to_floats(load_integers(from)) * scale[2 * p];
+                w[2 * p + 1] = to_floats(load_integers(from + LANES)) * scale[2 * p + 1];
             }
         }
     };
