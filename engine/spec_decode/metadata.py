@@ -34,6 +34,8 @@ class SpecDecodeMetadata(NamedTuple):
     """[drafts], request after request."""
     start_loc: NDArray[np.int64]
     """[requests + 1]: request r owns the drafts start_loc[r] : start_loc[r + 1]."""
+    num_drafts: NDArray[np.int64]
+    """[requests]."""
 
 
 def calc_spec_decode_metadata(batch: InputBatch, inputs: StepInputs) -> SpecDecodeMetadata:
@@ -51,4 +53,5 @@ def calc_spec_decode_metadata(batch: InputBatch, inputs: StepInputs) -> SpecDeco
         first_rows=first_rows,
         draft_token_ids=batch.token_ids[rows[of_draft], batch.num_tokens[rows[of_draft]] + place].astype(np.int64),
         start_loc=start_loc,
+        num_drafts=num_drafts,
     )

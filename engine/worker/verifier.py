@@ -62,16 +62,15 @@ class Verifier:
             trace: who wants to know how it went; None: nobody.
         """
         device = processed.device
-        num_drafts = np.diff(drafts.start_loc)
         tokens = DraftTokens(
             token_ids=to_device(drafts.draft_token_ids, device),
             start_loc=to_device(drafts.start_loc, device),
             first_rows=to_device(drafts.first_rows[:-1], device),
-            most=int(num_drafts.max()),
+            most=int(drafts.num_drafts.max()),
             probs=self._probs(drafts, serials, processed),
         )
         verdicts = self.rejection_sampler(processed, metadata, tokens)
-        put_out, accepted, largest = read_back(verdicts.token_ids, verdicts.num_accepted, processed.amax(dim=-1))
+        put_out, accepted, largest = read_back(verdicts.token_ids, verdicts.num_accepted, verdicts.largest)
         unsampled = why_unsampled(largest)
         token_ids = [row[: 1 + count] for row, count in zip(put_out.tolist(), accepted.tolist(), strict=True)]
         failed: dict[int, str] = {}
@@ -135,8 +134,7 @@ def _likely(
     processed: Tensor, metadata: SamplingMetadata, drafts: SpecDecodeMetadata, tokens: DraftTokens
 ) -> list[LikelyTokens]:
     """The most likely tokens at the place of every draft."""
-    num_drafts = np.diff(drafts.start_loc)
-    rows = to_device(np.flatnonzero(drafts.num_before < num_drafts[drafts.request]), processed.device)
+    rows = to_device(np.flatnonzero(drafts.num_before < drafts.num_drafts[drafts.request]), processed.device)
     greedy = torch.ones(len(processed), dtype=torch.bool, device=processed.device)
     if not metadata.all_greedy:
         greedy[metadata.random_rows] = False

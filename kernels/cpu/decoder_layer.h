@@ -51,23 +51,37 @@ inline void rotate(float* head, const float* cos, const float* sin, int size) {
     }
 }
 
+// Where a token's key and value of one head lie: the elements of the key are a block apart.
 template <class T>
-void write_to_cache(const Cache& cache, const Heads& heads, int64_t slot, const float* key, const float* value) {
-    const int64_t block = slot / cache.block_size, offset = slot % cache.block_size;
-    const int size = heads.head_size;
-    for (int head = 0; head < heads.kv_heads; head++) {
-        const size_t base = size_t(block * heads.kv_heads + head) * cache.block_size * size;
-        T* keys = static_cast<T*>(cache.keys) + base + offset;
-        T* values = static_cast<T*>(cache.values) + base + offset * size;
-        for (int d = 0; d < size; d++) store(keys + size_t(d) * cache.block_size, key[head * size + d]);
-        for (int d = 0; d < size; d++) store(values + d, value[head * size + d]);
-    }
-}
+struct CacheSlot {
+    T *key, *value;
 
-inline void write_token(const Cache& cache, const Heads& heads, int64_t slot, const float* key, const float* value) {
+    CacheSlot(const Cache& cache, const Heads& heads, int64_t slot, int head) {
+        const int64_t block = slot / cache.block_size, offset = slot % cache.block_size;
+        const size_t base = size_t(block * heads.kv_heads + head) * cache.block_size * heads.head_size;
+        key = static_cast<T*>(cache.keys) + base + offset;
+        value = static_cast<T*>(cache.values) + base + offset * heads.head_size;
+    }
+};
+
+// key and value [head_size].
+inline void write_to_cache(
+    const Cache& cache, const Heads& heads, int64_t slot, int head, const float* key, const float* value) {
     if (slot < 0) return;
     with_number(cache.format, [&](auto number) {
-        write_to_cache<decltype(number)>(cache, heads, slot, key, value);
+        const CacheSlot<decltype(number)> to(cache, heads, slot, head);
+        for (int d = 0; d < heads.head_size; d++) store(to.key + size_t(d) * cache.block_size, key[d]);
+        for (int d = 0; d < heads.head_size; d++) store(to.value + d, value[d]);
+    });
+}
+
+// What will be written there soon.
+inline void fetch_from_cache(const Cache& cache, const Heads& heads, int64_t slot, int head) {
+    if (slot < 0) return;
+    with_number(cache.format, [&](auto number) {
+        const CacheSlot<decltype(number)> at(cache, heads, slot, head);
+        for (int d = 0; d < heads.head_size; d++) fetch_line(at.key + size_t(d) * cache.block_size);
+        for (int d = 0; d < heads.head_size; d += 64 / sizeof number) fetch_line(at.value + d);
     });
 }
 
@@ -84,14 +98,17 @@ inline void attend_tiles(
     });
 }
 
-// What lives as long as a call: activations of all tokens, and for each thread a corner with one normed token and scratch.
+// So few tokens are normed by every thread for itself: that takes less time than to wait for one another.
+constexpr int FEW_TOKENS = 4;
+
+// What lives as long as a call: activations of all tokens, and for each thread a corner with few normed ones and scratch.
 struct Workspace {
     float *normed, *qkv, *attended, *gated, *corners;
     size_t corner;
 
     static size_t corner_floats(const Layer& layer) {
         const size_t scratch = std::max({scratch_floats(layer.qkv), scratch_floats(layer.output), scratch_floats(layer.down)});
-        return layer.qkv.features + std::max(scratch, TileBuffers::floats(layer.heads, layer.cache, MOST_TILE_ROWS));
+        return FEW_TOKENS * layer.qkv.features + std::max(scratch, TileBuffers::floats(layer.heads, layer.cache, MOST_TILE_ROWS));
     }
 
     static size_t floats(const Layer& layer, int tokens, int threads) {
@@ -117,7 +134,7 @@ inline void run_layer(
     const int size = heads.head_size, query_size = heads.query_heads * size, kv_size = heads.kv_heads * size;
     const size_t qkv_size = query_size + 2 * size_t(kv_size);
     float* own_normed = space.corners + thread * space.corner;
-    float* scratch = own_normed + hidden;
+    float* scratch = own_normed + FEW_TOKENS * hidden;
 
     const auto into = [](float* to, int columns) {
         return [=](int row, int panel, Vec low, Vec high) {
@@ -132,10 +149,9 @@ inline void run_layer(
     const auto gate = [=](int row, int panel, Vec gate, Vec up) {
         store_some(gated + size_t(row) * intermediate + panel * LANES, silu(gate) * up, intermediate - panel * LANES);
     };
-    // One token is normed by every thread for itself: that takes less time than to wait for one another.
     const auto normed = [&](const float* weight) {
-        if (tokens == 1) {
-            rms_norm(residual, weight, hidden, layer.eps, own_normed);
+        if (tokens <= FEW_TOKENS) {
+            rms_norm_rows(residual, weight, tokens, hidden, layer.eps, own_normed, 0, 1);
             return own_normed;
         }
         rms_norm_rows(residual, weight, tokens, hidden, layer.eps, space.normed, thread, threads);
@@ -143,18 +159,26 @@ inline void run_layer(
         return space.normed;
     };
 
+    // A thread's share of the heads of all tokens: a KV head, and the query heads that share it.
+    const int first_share = int(int64_t(tokens) * heads.kv_heads * thread / threads);
+    const int last_share = int(int64_t(tokens) * heads.kv_heads * (thread + 1) / threads);
+    if (tokens <= FEW_TOKENS)
+        for (int share = first_share; share < last_share; share++)
+            fetch_from_cache(layer.cache, heads, step.slots[share / heads.kv_heads], share % heads.kv_heads);
     multiply(normed(layer.input_norm), tokens, layer.qkv, &layer.output, scratch, thread, threads, into(space.qkv, qkv_size));
 #pragma omp barrier
-    for (int token = int(int64_t(tokens) * thread / threads); token < int64_t(tokens) * (thread + 1) / threads; token++) {
-        float *query = space.qkv + token * qkv_size, *key = query + query_size;
+    for (int share = first_share; share < last_share; share++) {
+        const int token = share / heads.kv_heads, kv_head = share % heads.kv_heads;
+        float *query = space.qkv + token * qkv_size, *key = query + query_size + kv_head * size;
         const float *cos = angles.cos + token * size_t(size / 2), *sin = angles.sin + token * size_t(size / 2);
-        for (int head = 0; head < heads.query_heads + heads.kv_heads; head++) {
-            float* x = query + head * size;
-            const float* norm = head < heads.query_heads ? layer.query_norm : layer.key_norm;
-            if (norm) rms_norm(x, norm, size, layer.eps, x);
-            rotate(x, cos, sin, size);
-        }
-        write_token(layer.cache, heads, step.slots[token], key, key + kv_size);
+        const auto turn = [&](float* head, const float* norm) {
+            if (norm) rms_norm(head, norm, size, layer.eps, head);
+            rotate(head, cos, sin, size);
+        };
+        for (int head = kv_head * heads.group(); head < (kv_head + 1) * heads.group(); head++)
+            turn(query + head * size, layer.query_norm);
+        turn(key, layer.key_norm);
+        write_to_cache(layer.cache, heads, step.slots[token], kv_head, key, key + kv_size);
     }
 #pragma omp barrier
     attend_tiles(heads, layer.cache, step, space.qkv, qkv_size, space.attended, next_tile, scratch);

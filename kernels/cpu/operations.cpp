@@ -85,7 +85,10 @@ void attention(
     const size_t row = size_t(heads->kv_heads) * heads->head_size, corner = TileBuffers::floats(*heads, *cache, MOST_TILE_ROWS);
     std::atomic<int> next_tile{0};
     for (int token = 0; token < step->tokens; token++)
-        write_token(*cache, *heads, step->slots[token], key + token * row, value + token * row);
+        for (int head = 0; head < heads->kv_heads; head++)
+            write_to_cache(
+                *cache, *heads, step->slots[token], head, key + token * row + head * heads->head_size,
+                value + token * row + head * heads->head_size);
 #pragma omp parallel num_threads(threads)
     attend_tiles(
         *heads, *cache, *step, query, size_t(heads->query_heads) * heads->head_size, output, next_tile,

@@ -5,6 +5,8 @@ The same verdicts as the reference's, in numpy: with nothing drawn, a step of fe
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,23 +16,25 @@ from kernels.rejection_sampling.drafts import Drafts, Verdicts
 
 def rejection_sample_greedy(target_logits: Tensor, drafts: Drafts) -> Verdicts:
     """`rejection_sample` where all requests are greedy and the logits lie in the host's memory."""
-    chosen = target_logits.numpy().argmax(axis=-1)
-    start, token_ids = drafts.start_loc.numpy(), drafts.token_ids.numpy()
-    num_drafts = np.diff(start)
-    # Row of a draft: one row more per request before it.
-    is_chosen = token_ids == chosen[np.arange(len(token_ids)) + np.arange(len(num_drafts)).repeat(num_drafts)]
-    put_out = np.full((len(num_drafts), drafts.most + 1), -1, dtype=np.int64)
-    num_accepted = np.zeros(len(num_drafts), dtype=np.int64)
-    for request, (first, number) in enumerate(zip(start.tolist(), num_drafts.tolist(), strict=False)):
-        verdicts = is_chosen[first : first + number]
-        accepted = number if verdicts.all() else int(verdicts.argmin())
-        put_out[request, :accepted] = token_ids[first : first + accepted]
-        put_out[request, accepted] = chosen[first + request + accepted]
-        num_accepted[request] = accepted
+    logits = target_logits.numpy()
+    of_rows = logits.argmax(axis=-1)
+    # NaN is the largest, so that what was chosen of such a row is NaN.
+    largest = logits[np.arange(len(logits)), of_rows]
+    chosen, token_ids, start = of_rows.tolist(), drafts.token_ids.tolist(), drafts.start_loc.tolist()
+    put_out, num_accepted, is_chosen = [], [], []
+    for request, (first, end) in enumerate(pairwise(start)):
+        # Row of a draft: one row more per request before it.
+        verdicts = [token_ids[place] == chosen[place + request] for place in range(first, end)]
+        accepted = verdicts.index(False) if False in verdicts else end - first
+        bonus = chosen[first + request + accepted]
+        put_out.append([*token_ids[first : first + accepted], bonus, *[-1] * (drafts.most - accepted)])
+        num_accepted.append(accepted)
+        is_chosen += verdicts
     return Verdicts(
-        torch.from_numpy(put_out),
-        torch.from_numpy(num_accepted),
-        target_probs=torch.from_numpy(is_chosen.astype(np.float32)),
+        torch.tensor(put_out, dtype=torch.int64).view(len(num_accepted), drafts.most + 1),
+        torch.tensor(num_accepted, dtype=torch.int64),
+        target_probs=torch.tensor(is_chosen, dtype=torch.float32),
         draft_probs=drafts.own_probs(),
         uniforms=torch.zeros(len(token_ids)),
+        largest=torch.from_numpy(largest),
     )

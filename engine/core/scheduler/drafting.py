@@ -4,7 +4,7 @@ Two things speak against drafts. In a large batch the places that drafts take ar
 `disable_by_batch_size` running requests nobody gets any. And a request whose drafts keep being rejected pauses, longer
 each time; after each pause it tries again::
 
-    verified    ✓ ✗ ✓ ✗ ✗ ✗ ✗ ✗ ✗ ✗ ✗ ──── 8 steps ──── ✗ ──── 16 steps ──── ✓ ✓ …
+    verified    ✓ ✗ ✓ ✗ ✗ … 16 in a row ──── 8 steps ──── ✗ ──── 16 steps ──── ✓ ✓ …
 
 The drafts of one step more may be under way when a pause begins; they are verified like any other.
 """
@@ -17,9 +17,9 @@ from engine.core.scheduler.plan import StepPlan
 from engine.trace.events import SpecPaused
 from engine.trace.recorder import EventSink
 
-#: Verifications in a row without an accepted draft, after which a request pauses: of a drafter that is right in two of
-#: five, one in sixty such runs comes by chance.
-PATIENCE = 8
+#: Verifications in a row without an accepted draft, after which a request pauses. Of a drafter that is right in two of
+#: five, so many hardly ever come by chance.
+PATIENCE = 16
 #: Steps that its first pause lasts; each further one lasts twice as long as the one before.
 FIRST_PAUSE = 8
 #: Steps that none outlasts: a text that begins to repeat itself is noticed.
