@@ -39,7 +39,7 @@ from engine.models.draft_head import (
 )
 from engine.models.loading import load_tensors
 from engine.models.packed_decoder import PackedDecoder
-from kernels.cpu.draft_chain import DrafterWeights, draft_chain, draft_pass
+from kernels.cpu.draft_chain import Drafter, draft_chain, draft_pass
 from kernels.cpu.packing import GROUP_SIZE, PackedMatrix, Quantization
 
 EAGLE_HEAD = "EagleHead"
@@ -57,6 +57,8 @@ class EagleHead:
     """
 
     decoder: CausalLM
+    chains_likeliest = False
+    """Whether it runs where a chain of drafts is one call."""
 
     def __init__(self, decoder: Decoder, target: CausalLM, fc: Tensor, target_ids: Tensor | None) -> None:
         self.decoder = decoder
@@ -85,9 +87,9 @@ class EagleHead:
         """[n, hidden_size] → [n, draft_vocab_size] float32."""
         return self.decoder.compute_logits(hidden)
 
-    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor | None:
-        """See `kernels.cpu.draft_chain.draft_chain`; None: there is no such kernel here."""
-        return None
+    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor:
+        """See `kernels.cpu.draft_chain.draft_chain`, if `chains_likeliest`."""
+        raise NotImplementedError("A head in torch drafts one pass at a time.")
 
     def weight_bytes(self) -> int:
         """Bytes that a draft reads."""
@@ -101,6 +103,8 @@ class PackedEagleHead(EagleHead):
         decoder, target, fc, target_ids: as those of `EagleHead`.
     """
 
+    chains_likeliest = True
+
     def __init__(
         self, decoder: PackedDecoder, target: PackedDecoder, fc: PackedMatrix, target_ids: Tensor | None
     ) -> None:
@@ -112,18 +116,18 @@ class PackedEagleHead(EagleHead):
     def __call__(self, input_ids: Tensor, hidden: Tensor, positions: Tensor, metadata: AttentionMetadata) -> Tensor:
         """As `EagleHead.__call__`; float32."""
         (plan,) = metadata.plans
-        return draft_pass(self._weights(), input_ids, positions, hidden, cast(CpuPlan, plan).step)
+        return draft_pass(self._drafter(), input_ids, positions, hidden, cast(CpuPlan, plan).step)
 
-    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor | None:
+    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor:
         """See `kernels.cpu.draft_chain.draft_chain`."""
-        return draft_chain(self._weights(), states, first, wanted, block_tables)
+        return draft_chain(self._drafter(), states, first, wanted, block_tables)
 
     def weight_bytes(self) -> int:
         """Bytes that a draft reads."""
         return self.decoder.weight_bytes() + self._combine.num_bytes
 
-    def _weights(self) -> DrafterWeights:
-        return self._packed.drafter_weights(self._embeddings, self._combine, self.target_ids)
+    def _drafter(self) -> Drafter:
+        return self._packed.drafter(self._embeddings, self._combine, self.target_ids)
 
 
 def load_eagle_head(folder: Path, target: CausalLM, num_positions: int) -> EagleHead:

@@ -19,7 +19,7 @@ from engine.layers.attention import AttentionMetadata, KVCacheOfLayer
 from engine.layers.linear import FusedLinear
 from engine.models.decoder import Decoder, DecoderLayer
 from kernels.cpu import operations
-from kernels.cpu.draft_chain import DrafterWeights
+from kernels.cpu.draft_chain import Drafter
 from kernels.cpu.operations import Cache, Heads, LayerWeights
 from kernels.cpu.packing import GROUP_SIZE, PackedMatrix, Quantization, interleave_gate_up
 
@@ -101,6 +101,7 @@ class PackedDecoder:
         self._head = self._embedding if tied else _packed(_emptied(decoder.lm_head), None, head)
         self._cos, self._sin = decoder.cos.float(), decoder.sin.float()
         self._bound: _Bound | None = None
+        self._drafter: Drafter | None = None
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """[num_tokens] int64 → [num_tokens, hidden_size] float32."""
@@ -120,29 +121,31 @@ class PackedDecoder:
         """[rows, hidden_size] → [rows, vocab_size] float32."""
         return operations.linear(hidden.float(), self._head)
 
-    def drafter_weights(
+    def drafter(
         self,
         embeddings: PackedDecoder | None = None,
         combine: PackedMatrix | None = None,
         target_ids: Tensor | None = None,
-    ) -> DrafterWeights:
-        """What the kernels draft with.
+    ) -> Drafter:
+        """The model as the kernels draft with it, always in the same way.
 
         Args:
             embeddings: whose embeddings enter; None: its own.
-            combine, target_ids: as in `DrafterWeights`.
+            combine, target_ids: as for `Drafter`.
         """
-        return DrafterWeights(
-            (embeddings or self)._embedding,
-            combine,
-            self._bound_layers().layers,
-            self._norm,
-            self._eps,
-            self._head,
-            target_ids,
-            self._cos,
-            self._sin,
-        )
+        layers = self._bound_layers().layers
+        if self._drafter is None or self._drafter.layers is not layers:
+            self._drafter = Drafter(
+                (embeddings or self)._embedding,
+                combine,
+                layers,
+                self._norm,
+                self._eps,
+                self._head,
+                target_ids,
+                (self._cos, self._sin),
+            )
+        return self._drafter
 
     def _bound_layers(self) -> _Bound:
         """The layers over the KV cache that is bound to them; all are bound to one, or to none."""

@@ -46,6 +46,8 @@ class Passes(Protocol):
     vocabulary: DraftVocabulary
     lag: int
     """A draft at position i is run at position i - lag."""
+    chains_likeliest: bool
+    """Whether it runs where a chain is one call."""
 
     def run(self, step: SampledStep, drafting: Drafting, states: Tensor | None) -> Tensor:
         """One pass.
@@ -62,8 +64,8 @@ class Passes(Protocol):
     def compute_logits(self, states: Tensor) -> Tensor:
         """[requests, hidden_size] → [requests, draft_vocab_size] float32."""
 
-    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor | None:
-        """All drafts behind a first pass, each the likeliest token, in one call; None where nothing can do that.
+    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor:
+        """All drafts behind a first pass, each the likeliest token, in one call, if `chains_likeliest`.
 
         Args:
             states: [requests, hidden_size], of the first pass.
@@ -72,7 +74,7 @@ class Passes(Protocol):
             block_tables: [requests, max_blocks] int32.
 
         Returns:
-            [most wanted, requests] int64, `NOTHING` where no logit is finite.
+            [most wanted, requests] int64, `NOTHING` where the largest logit is not finite.
         """
 
 
@@ -84,11 +86,9 @@ def propose_chain(step: SampledStep, drafting: Drafting, passes: Passes) -> Prop
         return drafts.proposals()
     states = passes.run(step, drafting, None)
     drafting, states = _those(drafting, states, drafting.num_wanted > 0)
-    if drafting.places.size and drafts.are_likeliest(drafting.places):
-        chain = _likeliest_chain(step, drafting, states, passes)
-        if chain is not None:
-            drafts.take(drafting.places, drafting.num_wanted, chain)
-            return drafts.proposals()
+    if drafting.places.size and passes.chains_likeliest and step.batch.take_largest(step.inputs.rows[drafting.places]):
+        drafts.take(drafting.places, drafting.num_wanted, _likeliest_chain(step, drafting, states, passes))
+        return drafts.proposals()
     number = 0
     while drafting.places.size:
         drawn = drafts.draw(drafting.places, number, passes.compute_logits(states))
@@ -101,7 +101,7 @@ def propose_chain(step: SampledStep, drafting: Drafting, passes: Passes) -> Prop
     return drafts.proposals()
 
 
-def _likeliest_chain(step: SampledStep, drafting: Drafting, states: Tensor, passes: Passes) -> Tensor | None:
+def _likeliest_chain(step: SampledStep, drafting: Drafting, states: Tensor, passes: Passes) -> Tensor:
     first, table = _first_positions(step, drafting, passes), step.batch.block_tables[0]
     most_blocks = -(-int((first + drafting.num_wanted).max()) // table.block_size)
     return passes.likeliest_chain(

@@ -49,6 +49,7 @@ class DraftModelProposer:
     ) -> None:
         self.decoder = decoder
         self.backend = backend
+        self.chains_likeliest = isinstance(decoder, PackedDecoder)
         self.vocabulary = DraftVocabulary(decoder.architecture.vocab_size)
         self._place = place
 
@@ -68,11 +69,10 @@ class DraftModelProposer:
         """See `Passes`."""
         return self.decoder.compute_logits(states)
 
-    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor | None:
+    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor:
         """See `Passes`."""
-        if not isinstance(self.decoder, PackedDecoder):
-            return None
-        return draft_chain(self.decoder.drafter_weights(), states, first, wanted, block_tables)
+        assert isinstance(self.decoder, PackedDecoder), "No other decoder chains."
+        return draft_chain(self.decoder.drafter(), states, first, wanted, block_tables)
 
 
 def plan_attention(backend: AttentionBackend[Any], inputs: StepInputs, placed: DeviceInputs) -> AttentionMetadata:

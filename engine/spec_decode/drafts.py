@@ -35,7 +35,8 @@ class DraftVocabulary(NamedTuple):
 
 
 class Drafts:
-    """The drafts of a step as they are drawn; each stands in the batch at once, where the next is drawn behind it.
+    """The drafts of a step as they are drawn; each that is drawn here stands in the batch at once, where the next is
+    drawn behind it.
 
     Args:
         step: that they follow.
@@ -48,18 +49,13 @@ class Drafts:
         self._token_ids: list[list[int]] = [[] for _ in step.inputs.serials]
         self._probs: dict[int, list[Tensor]] = {}
 
-    def are_likeliest(self, places: NDArray[np.int64]) -> bool:
-        """Whether every draft of some requests is to be the largest of the logits as they are."""
-        device = self._step.hidden.device
-        return self._step.batch.sampling_metadata(self._step.inputs.rows[places], device).takes_largest
-
     def take(self, places: NDArray[np.int64], num_wanted: NDArray[np.int64], token_ids: Tensor) -> None:
         """Drafts that were drawn elsewhere.
 
         Args:
             places: [requests] of these, in the step.
             num_wanted: [requests], drafts that each wants.
-            token_ids: [most wanted, requests] int64, `NOTHING` behind the last of a request.
+            token_ids: [most wanted, requests] int64, `NOTHING` where there was none to draw.
         """
         for place, number, column in zip(places.tolist(), num_wanted.tolist(), token_ids.T.tolist(), strict=True):
             self._token_ids[place] = list(takewhile(lambda token_id: token_id != NOTHING, column[:number]))

@@ -53,6 +53,7 @@ class EagleProposer:
         vocab_size: int,
     ) -> None:
         self.head = head
+        self.chains_likeliest = head.chains_likeliest
         self.vocabulary = DraftVocabulary(vocab_size, head.target_ids)
         self._backend = backend
         self._place = place
@@ -79,7 +80,7 @@ class EagleProposer:
         """See `Passes`."""
         return self.head.compute_logits(states)
 
-    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor | None:
+    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor:
         """See `Passes`."""
         return self.head.likeliest_chain(states, first, wanted, block_tables)
 

@@ -175,6 +175,10 @@ class InputBatch:
         self.num_tokens[row] = min(first + len(token_ids), self.token_ids.shape[1])
         self.token_ids[row, first : self.num_tokens[row]] = token_ids[: self.num_tokens[row] - first]
 
+    def take_largest(self, rows: NDArray[np.int64]) -> bool:
+        """Whether some rows are sure to take the largest of their logits as they are."""
+        return not (self._constraints or self._penalised[rows].any() or (self._temperature[rows] > 0.0).any())
+
     def sampling_metadata(
         self, rows: NDArray[np.int64], device: torch.device, num_drafts: NDArray[np.int64] | None = None
     ) -> SamplingMetadata:
@@ -185,11 +189,11 @@ class InputBatch:
             device: where the logits are.
             num_drafts: [n], drafts of the row that stand before that place; None: none.
         """
+        if self.take_largest(rows):
+            return SamplingMetadata.greedy()
         temperature = self._temperature[rows]
         random = temperature > 0.0
         penalised = self._penalised[rows].any()
-        if not (penalised or self._constraints or random.any()):
-            return SamplingMetadata.greedy()
         num_drafts = np.zeros_like(rows) if num_drafts is None else num_drafts
         top_k, top_p, min_p = self._top_k[rows], self._top_p[rows], self._min_p[rows]
         return SamplingMetadata(

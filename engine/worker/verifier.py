@@ -70,7 +70,9 @@ class Verifier:
             probs=self._probs(drafts, serials, processed),
         )
         verdicts = self.rejection_sampler(processed, metadata, tokens)
-        put_out, accepted, largest = read_back(verdicts.token_ids, verdicts.num_accepted, verdicts.largest)
+        # Who looked for it did so where all requests are greedy, and nothing has been divided by a temperature.
+        of_rows = processed.amax(dim=-1) if verdicts.largest is None else verdicts.largest
+        put_out, accepted, largest = read_back(verdicts.token_ids, verdicts.num_accepted, of_rows)
         unsampled = why_unsampled(largest)
         token_ids = [row[: 1 + count] for row, count in zip(put_out.tolist(), accepted.tolist(), strict=True)]
         failed: dict[int, str] = {}

@@ -163,27 +163,34 @@ void multiply_blocks(const Product<T>& p, float* strip) {
     }
 }
 
-// One tile: some queries of a request, for the query heads that share one KV head. Row = query · group + head.
+// A tile, some queries of a request for the query heads that share one KV head, or a half of one. Row = query · group + head.
+// Tiles whose sums fit into the registers have no second half.
 template <class T>
 class Tile {
    public:
-    Tile(const Heads& heads, const Cache& cache, const Step& step, int tile, int kv_head, const TileBuffers& buffers)
+    Tile(
+        const Heads& heads, const Cache& cache, const Step& step, int tile, int kv_head, int half, bool halved,
+        const TileBuffers& buffers)
         : heads(heads),
           cache(cache),
           buffers(buffers),
           blocks(step.block_tables + size_t(step.tile_request[tile]) * step.table_stride),
           kv_head(kv_head),
-          first_token(step.tile_first[tile]),
-          rows(step.tile_queries[tile] * heads.group()) {
+          first_token(step.tile_first[tile]) {
+        const int all_rows = step.tile_queries[tile] * heads.group();
+        const int first_half = halved && all_rows > TILE_ROWS ? all_rows / 2 : all_rows;
+        first_row = half == 0 ? 0 : first_half;
+        rows = half == 0 ? first_half : all_rows - first_half;
         const int request = step.tile_request[tile];
         // The request's last query stands at its last key.
         first_position = step.seq_lens[request] - (step.query_start[request + 1] - first_token);
     }
 
     void attend(const float* query, size_t query_stride, float* output, size_t output_stride) {
-        const int size = heads.head_size, group = heads.group();
+        if (rows == 0) return;
+        const int size = heads.head_size;
         for (int row = 0; row < rows; row++) {
-            const float* from = query + (first_token + row / group) * query_stride + (kv_head * group + row % group) * size;
+            const float* from = query + token(row) * query_stride + head(row) * size;
             std::memcpy(buffers.queries + row * size, from, size * sizeof(float));
             std::memset(buffers.output + row * size, 0, size * sizeof(float));
             buffers.largest[row] = MINUS_INFINITY;
@@ -193,7 +200,7 @@ class Tile {
         for (int start = begin / span * span; start < end; start += span)
             attend_span(start, std::max(begin, start), std::min(end, start + span));
         for (int row = 0; row < rows; row++) {
-            float* to = output + (first_token + row / group) * output_stride + (kv_head * group + row % group) * size;
+            float* to = output + token(row) * output_stride + head(row) * size;
             for (int d = 0; d < size; d++) to[d] = buffers.output[row * size + d] / buffers.total[row];
         }
     }
@@ -203,9 +210,11 @@ class Tile {
     const Cache& cache;
     const TileBuffers& buffers;
     const int32_t* blocks;
-    int kv_head, first_token, rows, first_position;
+    int kv_head, first_token, first_row, rows, first_position;
 
-    int position(int row) const { return first_position + row / heads.group(); }
+    int head(int row) const { return kv_head * heads.group() + (first_row + row) % heads.group(); }
+    size_t token(int row) const { return first_token + (first_row + row) / heads.group(); }
+    int position(int row) const { return first_position + (first_row + row) / heads.group(); }
     int first_seen(int row) const { return heads.window ? std::max(0, position(row) - heads.window + 1) : 0; }
 
     const T* in_cache(const void* base, int block) const {
@@ -252,7 +261,7 @@ class Tile {
         if (heads.soft_cap > 0.0f)
             for (int key = from; key < to; key++) scores[key] = heads.soft_cap * std::tanh(scores[key] / heads.soft_cap);
         if (heads.slopes) {
-            const float slope = heads.slopes[kv_head * heads.group() + row % heads.group()];
+            const float slope = heads.slopes[head(row)];
             for (int key = from; key < to; key++) scores[key] += slope * float(start + key - position(row));
         }
         std::fill(scores + begin, scores + from, MINUS_INFINITY);

@@ -85,14 +85,18 @@ inline void fetch_from_cache(const Cache& cache, const Heads& heads, int64_t slo
     });
 }
 
-// Tiles are handed out one by one: their lengths differ.
+// Tiles are handed out one by one: their lengths differ. Where there are hardly more than threads, large ones are halved.
 inline void attend_tiles(
     const Heads& heads, const Cache& cache, const Step& step, const float* query, size_t query_stride, float* output,
-    std::atomic<int>& next, float* scratch) {
+    std::atomic<int>& next, float* scratch, int threads) {
     const TileBuffers buffers(scratch, heads, cache, MOST_TILE_ROWS);
+    const int tiles = step.tiles * heads.kv_heads;
+    const bool halved = threads > 1 && tiles < 4 * threads;
     with_number(cache.format, [&](auto number) {
-        for (int task; (task = next.fetch_add(1, std::memory_order_relaxed)) < step.tiles * heads.kv_heads;) {
-            Tile<decltype(number)> tile(heads, cache, step, task / heads.kv_heads, task % heads.kv_heads, buffers);
+        for (int task; (task = next.fetch_add(1, std::memory_order_relaxed)) < (halved ? 2 : 1) * tiles;) {
+            const int of_half = task % tiles;
+            Tile<decltype(number)> tile(
+                heads, cache, step, of_half / heads.kv_heads, of_half % heads.kv_heads, task / tiles, halved, buffers);
             tile.attend(query, query_stride, output, size_t(heads.query_heads) * heads.head_size);
         }
     });
@@ -181,7 +185,7 @@ inline void run_layer(
         write_to_cache(layer.cache, heads, step.slots[token], kv_head, key, key + kv_size);
     }
 #pragma omp barrier
-    attend_tiles(heads, layer.cache, step, space.qkv, qkv_size, space.attended, next_tile, scratch);
+    attend_tiles(heads, layer.cache, step, space.qkv, qkv_size, space.attended, next_tile, scratch, threads);
 #pragma omp barrier
     if (thread == 0) next_tile = 0;
     multiply(space.attended, tokens, layer.output, &layer.gate_up, scratch, thread, threads, onto_residual);

@@ -150,7 +150,8 @@ class DraftPass {
     std::atomic<int> next_tile{0};
 };
 
-// Draft after draft; a request that has as many as it wants takes part in a pass, and writes nothing.
+// Draft after draft. A request that has as many as it wants takes part in a pass, but writes nothing and looks at its first
+// token alone.
 class DraftChain {
    public:
     // states [requests, hidden]: those that the first drafts follow from; overwritten. drafts [count, requests].
@@ -209,7 +210,7 @@ class DraftChain {
             });
     }
 
-    // Writes down draft `number` of each request, -1 where no logit is finite, and lays out the pass that runs it.
+    // Writes down draft `number` of each request, -1 where its logit is not finite, and lays out the pass that runs it.
     void settle(int number, bool goes_on, int threads) {
         for (int row = 0; row < asked.requests; row++) {
             float value = MINUS_INFINITY;
@@ -224,7 +225,7 @@ class DraftChain {
 
     void enter(int row, int64_t token, int number) {
         const bool wants_more = number + 1 < asked.wanted[row];
-        const int64_t position = asked.first[row] + (wants_more ? number : 0);
+        const int64_t position = wants_more ? asked.first[row] + number : 0;
         const int block_size = drafter.layers[0]->cache.block_size;
         const int64_t block = asked.block_tables[size_t(row) * asked.table_stride + position / block_size];
         slots[row] = wants_more ? block * block_size + position % block_size : -1;

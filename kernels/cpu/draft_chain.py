@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from kernels.cpu import library
 from kernels.cpu.operations import DecoderLayers, Step
 from kernels.cpu.packing import PackedMatrix
 
-#: In place of a draft, where no logit is finite.
+#: In place of a draft, where the largest logit is not finite.
 NOTHING = -1
 
 
@@ -42,48 +43,54 @@ class _Requests(ctypes.Structure):
     )
 
 
-class DrafterWeights(NamedTuple):
-    """What a drafter is made of; all tensors are contiguous."""
+class Drafter:
+    """What the kernels draft with.
 
-    embedding: PackedMatrix
-    """[vocab_size, hidden_size]."""
-    combine: PackedMatrix | None
-    """[hidden_size, 2 × hidden_size]: makes one vector of a token's embedding and the state that it was drawn from;
-    None: the embedding alone enters."""
-    layers: DecoderLayers
-    """Bound to the drafter's KV cache, in one group."""
-    norm: Tensor
-    """[hidden_size] float32."""
-    eps: float
-    head: PackedMatrix
-    """[draft_vocab_size, hidden_size]."""
-    target_ids: Tensor | None
-    """[draft_vocab_size] int64: the tokens that the rows of the head stand for; None: their own numbers."""
-    cos: Tensor
-    """[positions, head_size / 2] float32."""
-    sin: Tensor
+    Args:
+        embedding: [vocab_size, hidden_size].
+        combine: [hidden_size, 2 × hidden_size]: makes one vector of a token's embedding and the state that it was
+            drawn from; None: the embedding alone enters.
+        layers: bound to the drafter's KV cache, in one group.
+        norm: [hidden_size] float32.
+        eps: of the norm.
+        head: [draft_vocab_size, hidden_size].
+        target_ids: [draft_vocab_size] int64: the tokens that the rows of the head stand for; None: their own numbers.
+        angles: cos and sin, [positions, head_size / 2] float32 each.
+    """
 
-    def struct(self) -> _Drafter:
-        """For the kernels; it holds the addresses of what is here."""
-        return _Drafter(
-            ctypes.addressof(self.embedding.struct),
-            None if self.combine is None else ctypes.addressof(self.combine.struct),
-            ctypes.addressof(self.head.struct),
-            ctypes.addressof(self.layers.pointers),
-            self.norm.data_ptr(),
-            self.cos.data_ptr(),
-            self.sin.data_ptr(),
-            None if self.target_ids is None else self.target_ids.data_ptr(),
-            len(self.layers.pointers),
-            self.eps,
+    def __init__(
+        self,
+        embedding: PackedMatrix,
+        combine: PackedMatrix | None,
+        layers: DecoderLayers,
+        norm: Tensor,
+        eps: float,
+        head: PackedMatrix,
+        target_ids: Tensor | None,
+        angles: tuple[Tensor, Tensor],
+    ) -> None:
+        # The structure holds the addresses of all of them.
+        self._kept = embedding, combine, layers, norm, head, target_ids, angles
+        self.layers = layers
+        self.hidden_size = embedding.features
+        self.struct = _Drafter(
+            ctypes.addressof(embedding.struct),
+            None if combine is None else ctypes.addressof(combine.struct),
+            ctypes.addressof(head.struct),
+            ctypes.addressof(layers.pointers),
+            norm.data_ptr(),
+            *(angle.data_ptr() for angle in angles),
+            None if target_ids is None else target_ids.data_ptr(),
+            len(layers.pointers),
+            eps,
         )
 
 
-def draft_pass(weights: DrafterWeights, input_ids: Tensor, positions: Tensor, states: Tensor, step: Step) -> Tensor:
+def draft_pass(drafter: Drafter, input_ids: Tensor, positions: Tensor, states: Tensor, step: Step) -> Tensor:
     """The drafter's states behind some tokens.
 
     Args:
-        weights: the drafter.
+        drafter: who drafts.
         input_ids: [num_tokens] int64.
         positions: [num_tokens] int64.
         states: [num_tokens, hidden_size], what each token was drawn from; of no interest without `combine`.
@@ -92,13 +99,13 @@ def draft_pass(weights: DrafterWeights, input_ids: Tensor, positions: Tensor, st
     Returns:
         [num_tokens, hidden_size] float32, after the drafter's norm.
     """
-    _check_requests(states, input_ids, positions)
-    drafter, threads = weights.struct(), torch.get_num_threads()
+    _check_rows(drafter, states, (torch.int64, torch.int64), input_ids, positions)
+    threads = torch.get_num_threads()
     input_ids, positions, states = input_ids.contiguous(), positions.contiguous(), states.float().contiguous()
     output = torch.empty(states.shape)
     workspace = _workspace(drafter, len(states), threads)
     _functions().draft_pass(
-        ctypes.byref(drafter),
+        ctypes.byref(drafter.struct),
         ctypes.byref(step.struct),
         input_ids.data_ptr(),
         positions.data_ptr(),
@@ -110,11 +117,11 @@ def draft_pass(weights: DrafterWeights, input_ids: Tensor, positions: Tensor, st
     return output
 
 
-def draft_chain(weights: DrafterWeights, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor:
+def draft_chain(drafter: Drafter, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor:
     """Draft for some requests: the likeliest token after each state, then that after the pass which runs it, and so on.
 
     Args:
-        weights: the drafter.
+        drafter: who drafts.
         states: [requests, hidden_size] float32, the drafter's, after its norm.
         first: [requests] int64: position at which the first draft is run.
         wanted: [requests] int64: drafts that each wants, at least one. All but the last are run, so their positions
@@ -122,14 +129,13 @@ def draft_chain(weights: DrafterWeights, states: Tensor, first: Tensor, wanted: 
         block_tables: [requests, max_blocks] int32.
 
     Returns:
-        [most wanted, requests] int64 token ids, `NOTHING` where no logit is finite. What a request does not want, or
-        has behind `NOTHING`, means nothing.
+        [most wanted, requests] int64 token ids, `NOTHING` where the largest logit is not finite. What a
+        request does not want, or has behind `NOTHING`, means nothing.
 
     Raises:
-        ValueError: shapes that contradict each other.
+        ValueError: shapes that contradict each other, or other dtypes.
     """
-    _check_requests(states, first, wanted, block_tables)
-    drafter = weights.struct()
+    _check_rows(drafter, states, (torch.int64, torch.int64, torch.int32), first, wanted, block_tables)
     first, wanted, block_tables = first.contiguous(), wanted.contiguous(), block_tables.contiguous()
     asked = _Requests(first.data_ptr(), wanted.data_ptr(), block_tables.data_ptr(), block_tables.stride(0), len(states))
     count, threads = int(wanted.max()), torch.get_num_threads()
@@ -137,7 +143,7 @@ def draft_chain(weights: DrafterWeights, states: Tensor, first: Tensor, wanted: 
     drafts = torch.empty(count, len(states), dtype=torch.int64)
     workspace = _workspace(drafter, len(states), threads)
     _functions().draft_chain(
-        ctypes.byref(drafter),
+        ctypes.byref(drafter.struct),
         ctypes.byref(asked),
         count,
         states.data_ptr(),
@@ -148,17 +154,24 @@ def draft_chain(weights: DrafterWeights, states: Tensor, first: Tensor, wanted: 
     return drafts
 
 
-def _check_requests(states: Tensor, *others: Tensor) -> None:
-    if states.dim() != 2 or any(other.shape[:1] != states.shape[:1] for other in others):
-        shapes = " and ".join(str(list(other.shape)) for other in others)
-        raise ValueError(
-            f"states must be [rows, hidden_size] and everything else [rows, …], got {shapes} beside "
-            f"{list(states.shape)}."
-        )
+def _check_rows(drafter: Drafter, states: Tensor, dtypes: Sequence[torch.dtype], *others: Tensor) -> None:
+    """The kernels are given addresses: what they find there must be what they expect.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if states.dim() != 2 or states.shape[1] != drafter.hidden_size:
+        raise ValueError(f"states must be [rows, {drafter.hidden_size}], got {list(states.shape)}.")
+    for other, dtype in zip(others, dtypes, strict=True):
+        if other.shape[:1] != states.shape[:1] or other.dtype != dtype:
+            raise ValueError(
+                f"beside {len(states)} rows of states there must be as many of {dtype}, got {other.dtype} "
+                f"{list(other.shape)}."
+            )
 
 
-def _workspace(drafter: _Drafter, num_tokens: int, threads: int) -> Tensor:
-    return torch.empty(int(_functions().workspace(ctypes.byref(drafter), num_tokens, threads)))
+def _workspace(drafter: Drafter, num_tokens: int, threads: int) -> Tensor:
+    return torch.empty(int(_functions().workspace(ctypes.byref(drafter.struct), num_tokens, threads)))
 
 
 class _Functions(NamedTuple):

@@ -6,6 +6,7 @@ the end of each; in pages of 2 MiB a step takes a tenth less. Matrices are small
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import threading
 
@@ -23,12 +24,15 @@ class _Chunk:
     """Memory that is handed out from its begin to its end."""
 
     def __init__(self, num_bytes: int) -> None:
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            memory = mmap.mmap(-1, num_bytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            memory.madvise(mmap.MADV_HUGEPAGE)
-            self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
-        else:
-            self._bytes = torch.empty(num_bytes + _HUGE_PAGE, dtype=torch.uint8)
+        # Whoever comes next may not be in inference mode, where tensors that were made in it cannot be written to.
+        with torch.inference_mode(False):
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                memory = mmap.mmap(-1, num_bytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                with contextlib.suppress(OSError):  # a kernel without huge pages
+                    memory.madvise(mmap.MADV_HUGEPAGE)
+                self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
+            else:
+                self._bytes = torch.empty(num_bytes + _HUGE_PAGE, dtype=torch.uint8)
         self._next = -self._bytes.data_ptr() % _HUGE_PAGE
 
     def take(self, num_bytes: int) -> Tensor | None:
@@ -45,12 +49,12 @@ class _Memory:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._newest = _Chunk(0)
+        self._newest: _Chunk | None = None
 
     def take(self, num_bytes: int) -> Tensor:
         """[num_bytes] uint8."""
         with self._lock:
-            taken = self._newest.take(num_bytes)
+            taken = None if self._newest is None else self._newest.take(num_bytes)
             if taken is None:
                 self._newest = _Chunk(max(num_bytes, _CHUNK_BYTES))
                 taken = self._newest.take(num_bytes)

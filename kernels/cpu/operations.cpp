@@ -1,6 +1,4 @@
-// What Python calls (operations.py): one parallel region each.
-//
-// All of them are given the number of threads of the team.
+// What Python calls (operations.py, draft_chain.py). Whatever is worth it is shared out in one parallel region.
 #include "decoder_layer.h"
 #include "draft_chain.h"
 
@@ -92,7 +90,7 @@ void attention(
 #pragma omp parallel num_threads(threads)
     attend_tiles(
         *heads, *cache, *step, query, size_t(heads->query_heads) * heads->head_size, output, next_tile,
-        corners + omp_get_thread_num() * corner);
+        corners + omp_get_thread_num() * corner, omp_get_num_threads());
 }
 
 int64_t attention_workspace(const Heads* heads, const Cache* cache, int32_t threads) {

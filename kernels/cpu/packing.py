@@ -117,20 +117,20 @@ def _padded(x: Tensor, multiple: int | None = None) -> Tensor:
 
 def _panels(weight: Tensor) -> Tensor:
     """[columns, features] → [panels, features, panel]."""
-    return _padded(weight).unflatten(0, (-1, panel_columns())).transpose(1, 2).contiguous()
+    return _padded(weight).unflatten(0, (-1, panel_columns())).transpose(1, 2)
 
 
 def _interleaved(weight: Tensor) -> Tensor:
     """As `_panels`, with columns 0, n, 1, n + 1, … of a panel of 2n."""
     halves = _padded(weight).unflatten(0, (-1, 2, panel_columns() // 2))
-    return halves.permute(0, 3, 2, 1).contiguous()
+    return halves.permute(0, 3, 2, 1)
 
 
 def _int8(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
     panels = _panels(weight.float()).unflatten(1, (-1, group))  # [panels, groups, group, panel]
     scales = (panels.abs().amax(dim=2) / 127).half()
     integers = (panels / _nonzero(scales)[:, :, None]).round_().clamp_(-127, 127).to(torch.int8)
-    return integers.contiguous(), scales.contiguous()
+    return integers, scales
 
 
 def _int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
@@ -142,7 +142,7 @@ def _int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
     # [panels, quads of features, 4, halves, lanes]: the halves share a byte, the features of a quad lie side by side.
     quads = integers.flatten(1, 2).unflatten(1, (-1, 4)).unflatten(3, (2, -1))
     both = quads[:, :, :, 0] | quads[:, :, :, 1] << 4
-    return both.transpose(2, 3).contiguous(), torch.stack((scales, minima), dim=2).contiguous()
+    return both.transpose(2, 3), torch.stack((scales, minima), dim=2)
 
 
 def _nonzero(scales: Tensor) -> Tensor:

@@ -47,6 +47,6 @@ class Verdicts(NamedTuple):
     uniforms: Tensor
     """[num_drafts] float32: a draft is acceptable if uniform × draft prob < target prob; 0 for a greedy request, which
     draws none."""
-    largest: Tensor
-    """[num_drafts + num_requests] float32: the largest logit of each row; from one that is not finite nothing can be
-    drawn, whatever the other verdicts say."""
+    largest: Tensor | None = None
+    """[num_drafts + num_requests] float32: the largest logit of each row, NaN if it holds one; None: nobody has looked
+    for it."""

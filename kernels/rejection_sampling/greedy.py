@@ -1,6 +1,6 @@
 """Rejection sampling of greedy requests on a CPU: a draft is accepted if it is the largest logit's token.
 
-The same verdicts as the reference's, in numpy: with nothing drawn, a step of few drafts is all overhead.
+The same verdicts as the reference's, without tensors in between: where nothing is drawn, few drafts are all overhead.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def rejection_sample_reference(target_logits: Tensor, drafts: Drafts) -> Verdict
     token_ids[of_request[kept], place[kept]] = drafts.token_ids[kept]
     last = _last_tokens(target_logits, drafts, num_accepted)
     token_ids.scatter_(1, num_accepted[:, None], last[:, None])
-    return Verdicts(token_ids, num_accepted, target_probs, draft_probs, uniforms, target_logits.amax(dim=-1))
+    return Verdicts(token_ids, num_accepted, target_probs, draft_probs, uniforms)
 
 
 def _probs_of_drafts(logits: Tensor, rows: Tensor, token_ids: Tensor, greedy: Tensor) -> Tensor:

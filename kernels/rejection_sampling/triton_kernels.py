@@ -30,8 +30,7 @@ def rejection_sample_triton(target_logits: Tensor, drafts: Drafts) -> Verdicts:
     target_probs = target_logits.new_empty(num_drafts)
     uniforms = target_logits.new_empty(num_drafts)
     draft_probs = drafts.own_probs()
-    largest = target_logits.amax(dim=-1) if num_requests else target_logits.new_empty(0)
-    verdicts = Verdicts(token_ids, num_accepted, target_probs, draft_probs, uniforms, largest)
+    verdicts = Verdicts(token_ids, num_accepted, target_probs, draft_probs, uniforms)
     if not num_requests:
         return verdicts
 

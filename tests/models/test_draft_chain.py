@@ -13,7 +13,7 @@ from engine.attention.backend import AttentionInputs
 from engine.layers.attention import AttentionMetadata
 from engine.models.packed_decoder import PackedDecoder
 from engine.worker.kv_cache import CacheShape, bind_kv_cache
-from kernels.cpu.draft_chain import NOTHING, draft_chain
+from kernels.cpu.draft_chain import NOTHING, Drafter, draft_chain
 from kernels.cpu.packing import PackedMatrix
 from tests.models.random_models import save_random_model
 from tests.models.test_decoder import BLOCK_SIZE, NUM_BLOCKS, backend_of, load_packed
@@ -25,7 +25,7 @@ WANTED = torch.tensor([3, 1, 2, 4])
 TABLES = torch.randperm(NUM_BLOCKS - 1, generator=torch.Generator().manual_seed(3))[:24].view(4, 6).int() + 1
 
 
-class Drafter:
+class Passes:
     """A drafter over a KV cache, one pass at a time."""
 
     def __init__(self, decoder: PackedDecoder) -> None:
@@ -58,7 +58,7 @@ def test_an_eagle_head(target_ids: Tensor, tmp_path: Path) -> None:
     _, folder = saved(tmp_path, "eagle", target_ids)
     head = load_eagle(folder, tmp_path / "target", packed=True)
     assert isinstance(head.decoder, PackedDecoder)
-    drafter = Drafter(head.decoder)
+    drafter = Passes(head.decoder)
     last, expected = [], []
     for request, length in enumerate(LENGTHS.tolist()):
         positions, token_ids = torch.arange(length), torch.randint(0, 131, (length,))
@@ -72,7 +72,6 @@ def test_an_eagle_head(target_ids: Tensor, tmp_path: Path) -> None:
             state = head(torch.tensor(drafts[-1:]), state, at, drafter.metadata(request, at))
         expected.append(drafts)
     chain = head.likeliest_chain(torch.cat(last), LENGTHS, WANTED, TABLES)
-    assert chain is not None
     assert chain.shape == (4, 4)
     assert [chain[:number, request].tolist() for request, number in enumerate(WANTED.tolist())] == expected
     assert len({draft for drafts in expected for draft in drafts}) >= 3, "drafts this alike would match by accident"
@@ -82,7 +81,7 @@ def test_an_eagle_head(target_ids: Tensor, tmp_path: Path) -> None:
 def test_a_draft_model(tmp_path: Path) -> None:
     require_loading(packed=True)
     save_random_model(tmp_path, "llama tied")
-    drafter = Drafter(load_packed(tmp_path))
+    drafter = Passes(load_packed(tmp_path))
     decoder = drafter.decoder
     last, expected = [], []
     for request, length in enumerate(LENGTHS.tolist()):
@@ -95,7 +94,7 @@ def test_a_draft_model(tmp_path: Path) -> None:
             at = torch.tensor([length + number])
             state = decoder(torch.tensor(drafts[-1:]), at, drafter.metadata(request, at))
         expected.append(drafts)
-    chain = draft_chain(decoder.drafter_weights(), torch.cat(last), LENGTHS, WANTED, TABLES)
+    chain = draft_chain(decoder.drafter(), torch.cat(last), LENGTHS, WANTED, TABLES)
     assert [chain[:number, request].tolist() for request, number in enumerate(WANTED.tolist())] == expected
 
 
@@ -103,27 +102,38 @@ def test_a_draft_model(tmp_path: Path) -> None:
 def decoder(tmp_path: Path) -> PackedDecoder:
     require_loading(packed=True)
     save_random_model(tmp_path, "llama tied")
-    return Drafter(load_packed(tmp_path)).decoder
+    return Passes(load_packed(tmp_path)).decoder
 
 
 def test_what_no_draft_can_be_drawn_from_is_told_and_hurts_nobody_else(decoder: PackedDecoder) -> None:
     states = torch.randn(4, 64)
-    whole = draft_chain(decoder.drafter_weights(), states, LENGTHS, WANTED, TABLES)
+    whole = draft_chain(decoder.drafter(), states, LENGTHS, WANTED, TABLES)
     for bad in (torch.nan, torch.inf):
         states[1] = bad
-        chain = draft_chain(decoder.drafter_weights(), states, LENGTHS, WANTED, TABLES)
+        chain = draft_chain(decoder.drafter(), states, LENGTHS, WANTED, TABLES)
         assert chain[0, 1] == NOTHING
         assert torch.equal(chain[:, [0, 2, 3]], whole[:, [0, 2, 3]])
 
 
+def with_head(decoder: PackedDecoder, head: Tensor) -> Drafter:
+    angles = decoder._cos, decoder._sin
+    layers = decoder._bound_layers().layers
+    return Drafter(decoder._embedding, None, layers, decoder._norm, decoder._eps, PackedMatrix(head), None, angles)
+
+
 def test_of_equal_logits_the_first_one_wins_and_padding_never(decoder: PackedDecoder) -> None:
-    weights = decoder.drafter_weights()._replace(head=PackedMatrix(torch.ones(131, 64)))
-    assert draft_chain(weights, -torch.ones(4, 64), LENGTHS, torch.ones(4).long(), TABLES).tolist() == [[0, 0, 0, 0]]
-    rising = torch.arange(131.0).clamp(max=97)[:, None].expand(131, 64)
-    weights = weights._replace(head=PackedMatrix(rising))
-    assert draft_chain(weights, torch.ones(4, 64), LENGTHS, torch.ones(4).long(), TABLES).tolist() == [[97] * 4]
+    one = torch.ones(4, dtype=torch.int64)
+    alike = with_head(decoder, torch.ones(131, 64))
+    assert draft_chain(alike, -torch.ones(4, 64), LENGTHS, one, TABLES).tolist() == [[0, 0, 0, 0]]
+    rising = with_head(decoder, torch.arange(131.0).clamp(max=97)[:, None].expand(131, 64))
+    assert draft_chain(rising, torch.ones(4, 64), LENGTHS, one, TABLES).tolist() == [[97, 97, 97, 97]]
 
 
 def test_rows_that_do_not_fit_are_refused(decoder: PackedDecoder) -> None:
-    with pytest.raises(ValueError, match="everything else"):
-        draft_chain(decoder.drafter_weights(), torch.zeros(3, 64), LENGTHS, WANTED, TABLES)
+    for states, tables, said in (
+        (torch.zeros(3, 64), TABLES, "beside 3 rows of states there must be as many of torch.int64"),
+        (torch.zeros(4, 63), TABLES, r"states must be \[rows, 64\]"),
+        (torch.zeros(4, 64), TABLES.long(), "as many of torch.int32, got torch.int64"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            draft_chain(decoder.drafter(), states, LENGTHS, WANTED, tables)

@@ -55,3 +55,10 @@ def _flags(address: int) -> list[str]:
         elif inside and word == "VmFlags:":
             return line.split()[1:]
     return []
+
+
+def test_memory_that_was_taken_in_inference_mode_can_be_written_to_outside_of_it() -> None:
+    with torch.inference_mode():
+        memory.lasting(torch.ones(40 * MIB, dtype=torch.uint8))  # a new chunk
+        memory.lasting(torch.ones(MIB, dtype=torch.uint8))  # another one, with room left
+    assert bool(memory.lasting(torch.ones(MIB, dtype=torch.uint8)).all())
