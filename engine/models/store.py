@@ -110,7 +110,7 @@ def _draft_head(name: str) -> Path:
         target, kind = name.rsplit("-", 1)
         raise ModelError(
             f"{name} is not on this computer yet: run `python -m scripts.train_heads {target} --kind {kind}`, "
-            "which takes under an hour."
+            "which takes about an hour."
         )
     return check_folder(folder)
 

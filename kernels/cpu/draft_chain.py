@@ -102,7 +102,7 @@ def draft_pass(drafter: Drafter, input_ids: Tensor, positions: Tensor, states: T
     _check_rows(drafter, states, (torch.int64, torch.int64), input_ids, positions)
     threads = torch.get_num_threads()
     input_ids, positions, states = input_ids.contiguous(), positions.contiguous(), states.float().contiguous()
-    output = torch.empty(states.shape)
+    output = torch.empty(states.shape, dtype=torch.float32)
     workspace = _workspace(drafter, len(states), threads)
     _functions().draft_pass(
         ctypes.byref(drafter.struct),
@@ -171,7 +171,9 @@ def _check_rows(drafter: Drafter, states: Tensor, dtypes: Sequence[torch.dtype],
 
 
 def _workspace(drafter: Drafter, num_tokens: int, threads: int) -> Tensor:
-    return torch.empty(int(_functions().workspace(ctypes.byref(drafter.struct), num_tokens, threads)))
+    return torch.empty(
+        int(_functions().workspace(ctypes.byref(drafter.struct), num_tokens, threads)), dtype=torch.float32
+    )
 
 
 class _Functions(NamedTuple):

@@ -192,7 +192,7 @@ class DecoderLayers:
             steps: of each layer's KV cache group.
         """
         angles = _Angles(cos.data_ptr(), sin.data_ptr())
-        workspace = torch.empty(self.workspace_floats(residual.shape[0]))
+        workspace = torch.empty(self.workspace_floats(residual.shape[0]), dtype=torch.float32)
         _functions().layers(
             self.pointers,
             _pointers([step.struct for step in steps]),
@@ -231,8 +231,8 @@ def linear(x: Tensor, matrix: PackedMatrix) -> Tensor:
         raise ValueError(f"x must be float32 [rows, {matrix.features}], got {x.dtype} {list(x.shape)}.")
     x = x.contiguous()
     threads = torch.get_num_threads()
-    y = torch.empty(x.shape[0], matrix.columns)
-    corners = torch.empty(threads * matrix.features * panel_columns())
+    y = torch.empty(x.shape[0], matrix.columns, dtype=torch.float32)
+    corners = torch.empty(threads * matrix.features * panel_columns(), dtype=torch.float32)
     _functions().linear(
         ctypes.byref(matrix.struct), x.data_ptr(), x.shape[0], y.data_ptr(), corners.data_ptr(), threads
     )
@@ -241,14 +241,14 @@ def linear(x: Tensor, matrix: PackedMatrix) -> Tensor:
 
 def embedding(ids: Tensor, matrix: PackedMatrix) -> Tensor:
     """Rows of W, widened: [rows] int64 → [rows, features] float32."""
-    y = torch.empty(ids.numel(), matrix.features)
+    y = torch.empty(ids.numel(), matrix.features, dtype=torch.float32)
     _functions().embedding(ctypes.byref(matrix.struct), ids.contiguous().data_ptr(), ids.numel(), y.data_ptr())
     return y
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """[rows, size] float32 → the same, each row over its root mean square, times `weight` [size] float32."""
-    x, y = x.contiguous(), torch.empty(x.shape)
+    x, y = x.contiguous(), torch.empty(x.shape, dtype=torch.float32)
     _functions().rms_norm(x.data_ptr(), weight.data_ptr(), x.shape[0], x.shape[1], eps, y.data_ptr())
     return y
 
@@ -264,10 +264,10 @@ def attention(query: Tensor, key: Tensor, value: Tensor, heads: Heads, cache: Ca
         [num_tokens, query_heads, head_size] float32.
     """
     query, key, value = (x.float().contiguous() for x in (query, key, value))
-    output = torch.empty(query.shape)
+    output = torch.empty(query.shape, dtype=torch.float32)
     threads = torch.get_num_threads()
     pointers = ctypes.byref(heads), ctypes.byref(cache)
-    corners = torch.empty(int(_functions().attention_workspace(*pointers, threads)))
+    corners = torch.empty(int(_functions().attention_workspace(*pointers, threads)), dtype=torch.float32)
     _functions().attention(
         *pointers,
         ctypes.byref(step.struct),

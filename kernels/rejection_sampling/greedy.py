@@ -35,6 +35,6 @@ def rejection_sample_greedy(target_logits: Tensor, drafts: Drafts) -> Verdicts:
         torch.tensor(num_accepted, dtype=torch.int64),
         target_probs=torch.tensor(is_chosen, dtype=torch.float32),
         draft_probs=drafts.own_probs(),
-        uniforms=torch.zeros(len(token_ids)),
+        uniforms=torch.zeros(len(token_ids), dtype=torch.float32),
         largest=torch.from_numpy(largest),
     )
