@@ -25,6 +25,7 @@ from engine.trace.file import Trace, read_trace, write_trace
 from sim.replay import replay
 from tests.core.driver import record_crowd
 
+EAGLE = {"method": "eagle", "num_speculative_tokens": 3}
 DECISIONS = {tag: struct for tag, struct in EVENT_TYPES.items() if struct.kind is EventClass.DECISION}
 FIELDS = [
     (tag, name) for tag, struct in DECISIONS.items() for name in struct.__struct_fields__ if name not in ("seq", "ts")
@@ -43,7 +44,7 @@ def crowds(tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
                 {"policy": "priority"},
                 {"policy": "priority", "prefix_caching_hash_algo": "builtin"},
                 {"policy": "fcfs", "enable_prefix_caching": False},
-                {"policy": "fcfs", "speculative_config": {"method": "eagle", "num_speculative_tokens": 3}},
+                {"policy": "fcfs", "speculative_config": {**EAGLE, "disable_by_batch_size": 4}},
                 {"policy": "fcfs", "connected": True},
                 {"policy": "priority", "connected": True},
             ]
