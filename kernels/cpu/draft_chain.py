@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -186,12 +186,8 @@ class _Functions(NamedTuple):
 def _functions() -> _Functions:
     compiled = library.load()
     at, integer = ctypes.c_void_p, ctypes.c_int32
-    functions = _Functions(compiled.draft_pass, compiled.draft_chain, compiled.draft_workspace)
-    signatures: tuple[tuple[Any, tuple[Any, ...]], ...] = (
-        (None, (at, at, at, at, at, at, at, integer)),
-        (None, (at, at, integer, at, at, at, integer)),
-        (ctypes.c_int64, (at, integer, integer)),
+    return _Functions(
+        library.declared(compiled.draft_pass, None, at, at, at, at, at, at, at, integer),
+        library.declared(compiled.draft_chain, None, at, at, integer, at, at, at, integer),
+        library.declared(compiled.draft_workspace, ctypes.c_int64, at, integer, integer),
     )
-    for function, (result, arguments) in zip(functions, signatures, strict=True):
-        function.restype, function.argtypes = result, arguments
-    return functions

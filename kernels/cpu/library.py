@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any, cast
 
 from filelock import FileLock
 
@@ -64,6 +65,12 @@ def load() -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise BuildError(f"the CPU kernels cannot be kept in {path.parent}: {error.strerror or error}") from error
+
+
+def declared(function: Any, result: Any, *arguments: Any) -> ctypes._NamedFuncPointer:
+    """A function of the library, told what it takes and gives."""
+    function.restype, function.argtypes = result, arguments
+    return cast("ctypes._NamedFuncPointer", function)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import ctypes
 import functools
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -295,24 +295,12 @@ class _Functions(NamedTuple):
 def _functions() -> _Functions:
     compiled = library.load()
     at, integer = ctypes.c_void_p, ctypes.c_int32
-    functions = _Functions(
-        compiled.decoder_layers,
-        compiled.decoder_layers_workspace,
-        compiled.linear,
-        compiled.embedding,
-        compiled.rms_norm_all,
-        compiled.attention,
-        compiled.attention_workspace,
+    return _Functions(
+        library.declared(compiled.decoder_layers, None, at, at, integer, at, at, at, at, integer),
+        library.declared(compiled.decoder_layers_workspace, ctypes.c_int64, at, integer, integer),
+        library.declared(compiled.linear, None, at, at, integer, at, at, integer),
+        library.declared(compiled.embedding, None, at, at, integer, at),
+        library.declared(compiled.rms_norm_all, None, at, at, integer, integer, ctypes.c_float, at),
+        library.declared(compiled.attention, None, at, at, at, at, at, at, at, at, integer),
+        library.declared(compiled.attention_workspace, ctypes.c_int64, at, at, integer),
     )
-    signatures: tuple[tuple[Any, tuple[Any, ...]], ...] = (
-        (None, (at, at, integer, at, at, at, at, integer)),
-        (ctypes.c_int64, (at, integer, integer)),
-        (None, (at, at, integer, at, at, integer)),
-        (None, (at, at, integer, at)),
-        (None, (at, at, integer, integer, ctypes.c_float, at)),
-        (None, (at, at, at, at, at, at, at, at, integer)),
-        (ctypes.c_int64, (at, at, integer)),
-    )
-    for function, (result, arguments) in zip(functions, signatures, strict=True):
-        function.restype, function.argtypes = result, arguments
-    return functions
