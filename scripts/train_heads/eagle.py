@@ -28,6 +28,9 @@ _MEASURED = 4
 #: Of weights that have learned nothing, and how much of embedding and state goes through beside it. Beginning with
 #: the target's last layer in place of noise, a head learns more slowly.
 _NOISE, _PASSED_ON = 0.02, 0.5
+#: Root mean square of the embeddings as they enter. SmolLM2's own, 0.14, are lost beside a state of 1.9 until the weights
+#: have grown, which takes longer than there is text.
+_EMBEDDING_SIZE = 1.0
 _UNSEEN = torch.finfo(torch.float32).min
 
 
@@ -47,7 +50,9 @@ class EagleInTraining(nn.Module):
         self.shape = LlamaConfig(**{**shape, "bos_token_id": None, "eos_token_id": None})
         self.vocabulary = DraftVocabulary(target_ids, target.lm_head.weight.detach())
         self.embedding: Tensor
-        self.register_buffer("embedding", target.model.embed_tokens.weight.detach())
+        embedding = target.model.embed_tokens.weight.detach()
+        self.enlarged = _EMBEDDING_SIZE / embedding.square().mean().sqrt().item()
+        self.register_buffer("embedding", embedding * self.enlarged)
         self.model = LlamaModel(self.shape)
         self.fc = nn.Linear(2 * self.shape.hidden_size, self.shape.hidden_size, bias=False)
         self.lm_head = nn.Parameter(self.vocabulary.output_head.clone())
@@ -55,7 +60,7 @@ class EagleInTraining(nn.Module):
             if weight.dim() > 1:
                 nn.init.normal_(weight, std=_NOISE)
         unit = torch.eye(self.shape.hidden_size)
-        self.fc.weight.data += _PASSED_ON * torch.cat((unit, unit), dim=1)
+        self.fc.weight.data += _PASSED_ON * torch.cat((unit / self.enlarged, unit), dim=1)
 
     def loss(self, batch: Batch) -> Tensor:
         """Of the words and of the states, over all passes alike."""
@@ -104,7 +109,9 @@ class EagleInTraining(nn.Module):
     def tensors(self) -> dict[str, Tensor]:
         """See `HeadInTraining`."""
         layer = {f"layer.{name}": value for name, value in self.model.layers[0].state_dict().items()}
-        own = {"fc.weight": self.fc.weight, "norm.weight": self.model.norm.weight, "lm_head.weight": self.lm_head}
+        of_embedding, of_state = self.fc.weight.detach().chunk(2, dim=1)
+        fc = torch.cat((of_embedding * self.enlarged, of_state), dim=1)
+        own = {"fc.weight": fc, "norm.weight": self.model.norm.weight, "lm_head.weight": self.lm_head}
         return {**layer, **own}
 
     def config(self) -> dict[str, Any]:

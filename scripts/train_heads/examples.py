@@ -14,6 +14,9 @@ from torch import Tensor
 from scripts.train_heads.prompts import is_held_out
 from scripts.train_heads.texts import Text
 
+#: Batches whose texts are sorted by length among themselves.
+_SORTED_TOGETHER = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -42,10 +45,18 @@ class Examples:
         self._held_out = [at for at, text in enumerate(texts) if is_held_out(text.number)]
 
     def batches(self, size: int, seed: int) -> Iterator[Batch]:
-        """One round over what is learned from, in an order drawn from `seed`."""
-        order = torch.randperm(len(self._learned), generator=torch.Generator().manual_seed(seed)).tolist()
-        for first in range(0, len(order), size):
-            yield self._batch([self._learned[at] for at in order[first : first + size]])
+        """One round over what is learned from, in an order drawn from `seed`.
+
+        Texts of about one length go together, so that little is padding.
+        """
+        draws = torch.Generator().manual_seed(seed)
+        order = [self._learned[at] for at in torch.randperm(len(self._learned), generator=draws).tolist()]
+        batches = []
+        for first in range(0, len(order), size * _SORTED_TOGETHER):
+            group = sorted(order[first : first + size * _SORTED_TOGETHER], key=lambda at: len(self._texts[at].token_ids))
+            batches += [group[first : first + size] for first in range(0, len(group), size)]
+        for number in torch.randperm(len(batches), generator=draws).tolist():
+            yield self._batch(batches[number])
 
     def held_out(self) -> Iterator[Batch]:
         """The texts that are kept for measuring, one at a time."""

@@ -31,18 +31,27 @@ def self_asked(model: str, tokenizer: Tokenizer, path: Path, number: int) -> lis
     Args:
         model: name or folder of the target.
         tokenizer: the target's, with a chat template.
-        path: the file that questions are appended to, one JSON string per line; those in it are kept.
+        path: the file that what it asked is appended to, a JSON string per line, or null for what was not new and
+            whole; those in it are kept.
         number: questions wanted.
 
     Raises:
         ValueError: the target does not ask questions, or no more of them.
     """
-    questions = (
-        [msgspec.json.decode(line, type=str) for line in path.read_bytes().splitlines()] if path.exists() else []
-    )
-    if len(questions) < number:
-        questions = _ask(LLM(model, max_model_len=1024, max_num_seqs=_BATCH), tokenizer, path, number, questions)
-    return [chat(tokenizer, question) for question in questions[:number]]
+    asked = _read(path)
+    if _num_kept(asked) < number:
+        asked = _ask(LLM(model, max_model_len=1024, max_num_seqs=_BATCH), tokenizer, path, number, asked)
+    return [chat(tokenizer, question) for question in asked if question is not None][:number]
+
+
+def _read(path: Path) -> list[str | None]:
+    """What was asked so far; each is the answer to its own seed, so the number of all of them is the next one's."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return [msgspec.json.decode(line, type=str | None) for line in lines]
+
+
+def _num_kept(asked: list[str | None]) -> int:
+    return len(asked) - asked.count(None)
 
 
 def chat(tokenizer: Tokenizer, question: str) -> list[int]:
@@ -53,28 +62,30 @@ def chat(tokenizer: Tokenizer, question: str) -> list[int]:
     return cast(list[int], ids)
 
 
-def _ask(llm: LLM, tokenizer: Tokenizer, path: Path, number: int, questions: list[str]) -> list[str]:
+def _ask(llm: LLM, tokenizer: Tokenizer, path: Path, number: int, asked: list[str | None]) -> list[str | None]:
     template = tokenizer.apply_chat_template([{"role": "user", "content": _QUESTION}], tokenize=False)
     before = tokenizer.encode(cast(str, template).split(_QUESTION)[0], add_special_tokens=False)
-    seed = len(questions)
+    known = set(asked)
     with (
-        tqdm(total=number, initial=len(questions), unit=" questions", desc="questions") as bar,
+        tqdm(total=number, initial=_num_kept(asked), unit=" questions", desc="questions") as bar,
         path.open("ab") as file,
     ):
-        while len(questions) < number:
+        while _num_kept(asked) < number:
             params = [
-                SamplingParams(temperature=_TEMPERATURE, max_tokens=_MOST_TOKENS, seed=seed + place)
-                for place in range(_BATCH)
+                SamplingParams(temperature=_TEMPERATURE, max_tokens=_MOST_TOKENS, seed=seed)
+                for seed in range(len(asked), len(asked) + _BATCH)
             ]
-            seed += _BATCH
             outputs = llm.generate([{"prompt_token_ids": before}] * _BATCH, params, use_tqdm=False)
-            written = [output.outputs[0] for output in outputs]
-            ended = [each for each in written if each.finish_reason == "stop" and len(each.token_ids) >= _FEWEST_TOKENS]
-            new = [text for text in dict.fromkeys(each.text.strip() for each in ended) if text not in questions]
-            if not new:
+            new: list[str | None] = []
+            for written in (output.outputs[0] for output in outputs):
+                whole = written.finish_reason == "stop" and len(written.token_ids) >= _FEWEST_TOKENS
+                question = written.text.strip() if whole else None
+                new.append(None if question in known else question)
+                known.add(question)
+            if not _num_kept(new):
                 raise ValueError(f"Of {_BATCH} questions that the target wrote, none was new and whole.")
             file.write(b"".join(msgspec.json.encode(question) + b"\n" for question in new))
             file.flush()
-            questions = questions + new
-            bar.update(len(new))
-    return questions
+            asked = asked + new
+            bar.update(_num_kept(new))
+    return asked

@@ -77,8 +77,11 @@ def test_questions_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(resolve_model("orrery-tiny"))
     path = tmp_path / "questions.jsonl"
     first = self_asked("orrery-tiny", tokenizer, path, 2)
-    number = len(path.read_bytes().splitlines()) + 2
+    number = sum(line != b"null" for line in path.read_bytes().splitlines()) + 2
     everything = self_asked("orrery-tiny", tokenizer, path, number)
+    whole = tmp_path / "whole.jsonl"
+    assert self_asked("orrery-tiny", tokenizer, whole, number) == everything
+    assert whole.read_bytes() == path.read_bytes()
     assert len(everything) == number and everything[:2] == first == self_asked("orrery-tiny", tokenizer, path, 2)
     assert len({tuple(prompt) for prompt in everything}) == number
     empty = chat(tokenizer, "")
@@ -100,6 +103,19 @@ def test_the_draft_vocabulary_is_what_the_target_writes_most(target: LlamaForCau
     examples = Examples(texts, write_states(target, texts, tmp_path / "states.f16"))
     assert examples.most_frequent(2).tolist() == [5, 7]
     assert examples.most_frequent(6).tolist() == [0, 1, 3, 5, 7, 9]  # what was never written fills up from the lowest
+
+
+def test_a_round_has_every_text_once_beside_others_of_its_length(target: LlamaForCausalLM, tmp_path: Path) -> None:
+    lengths = torch.randperm(79, generator=torch.Generator().manual_seed(1)).tolist()
+    texts = [Text(n + 1, [n, 90], [7] * (length + 1)) for n, length in enumerate(lengths) if not is_held_out(n + 1)]
+    examples = Examples(texts, write_states(target, texts, tmp_path / "states.f16"))
+    batches = list(examples.batches(4, seed=0))
+    assert len(batches) == examples.num_batches(4)
+    assert sorted(n for batch in batches for n in batch.token_ids[:, 0].tolist()) == sorted(t.prompt[0] for t in texts)
+    assert sum(batch.answers.numel() for batch in batches) < 1.2 * sum(len(text.token_ids) for text in texts)
+    again = examples.batches(4, seed=0)
+    assert all(torch.equal(one.token_ids, other.token_ids) for one, other in zip(batches, again, strict=True))
+    assert batches[0].token_ids.tolist() != next(examples.batches(4, seed=1)).token_ids.tolist()
 
 
 def head_of(kind: str, target: LlamaForCausalLM, target_ids: Tensor) -> EagleInTraining | MedusaInTraining:
