@@ -142,7 +142,9 @@ _LOOKUP = 5
 _METHODS_OF_OPTION = {
     "prompt_lookup_max": ("ngram",),
     "prompt_lookup_min": ("ngram",),
+    "prompt_lookup_match": ("ngram",),
     "model": ("draft_model", "medusa", "eagle"),
+    "draft_confidence_threshold": ("draft_model", "medusa", "eagle"),
     "num_draft_layers": ("draft_model",),
 }
 
@@ -171,6 +173,13 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     num_draft_layers: Annotated[
         int | None, Meta(description="draft_model: it runs its first layers only, so many; null: all of them")
     ] = None
+    draft_confidence_threshold: Annotated[
+        float,
+        Meta(
+            description="draft_model, medusa, eagle: nothing is drafted behind a draft to which the drafter gives a "
+            "lower probability; 0: every request gets all its drafts"
+        ),
+    ] = 0.0
     disable_by_batch_size: Annotated[
         int | None,
         Meta(description="with more running requests than this, no drafts are asked for; null: whatever runs"),
@@ -178,11 +187,12 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     def __post_init__(self) -> None:
         _at_least("num_speculative_tokens", self.num_speculative_tokens, 1)
+        if not 0.0 <= self.draft_confidence_threshold <= 1.0:
+            raise ConfigError(f"draft_confidence_threshold must be in [0, 1], got {self.draft_confidence_threshold!r}.")
+        defaults = dict(zip(reversed(self.__struct_fields__), reversed(self.__struct_defaults__), strict=False))
         for name, methods in _METHODS_OF_OPTION.items():
-            if getattr(self, name) is not None and self.method not in methods:
-                raise ConfigError(f"{name} is an option of the method {methods[0]}, not of {self.method}.")
-        if self.prompt_lookup_match != "first" and self.method != "ngram":
-            raise ConfigError(f"prompt_lookup_match is an option of the method ngram, not of {self.method}.")
+            if getattr(self, name) != defaults[name] and self.method not in methods:
+                raise ConfigError(f"{name} is an option of the method {' or '.join(methods)}, not of {self.method}.")
         shortest, longest = self.prompt_lookup
         _at_least("prompt_lookup_min", shortest, 1)
         if longest < shortest:
@@ -448,8 +458,11 @@ def _require_known_options(speculative_config: Any) -> None:
     for name in speculative_config:
         if name not in known:
             raise ConfigError(f"{name} is not an option of speculative_config; known are {', '.join(known)}.")
-    methods = "ngram", "draft_model", "medusa", "eagle"
-    _one_of("method", speculative_config.get("method", "none at all"), methods)
+    for name in ("method", "num_speculative_tokens"):
+        if name not in speculative_config:
+            raise ConfigError(f"speculative_config must say {name}, which has no default.")
+    for name, value in speculative_config.items():
+        _allowed(name, value, SpeculativeConfig, name)
 
 
 def _unknown_argument(name: str) -> str:

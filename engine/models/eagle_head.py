@@ -87,7 +87,9 @@ class EagleHead:
         """[n, hidden_size] → [n, draft_vocab_size] float32."""
         return self.decoder.compute_logits(hidden)
 
-    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor:
+    def likeliest_chain(
+        self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor, confidence_threshold: float = 0.0
+    ) -> Tensor:
         """See `kernels.cpu.draft_chain.draft_chain`, if `chains_likeliest`."""
         raise NotImplementedError("A head in torch drafts one pass at a time.")
 
@@ -118,9 +120,11 @@ class PackedEagleHead(EagleHead):
         (plan,) = metadata.plans
         return draft_pass(self._drafter(), input_ids, positions, hidden, cast(CpuPlan, plan).step)
 
-    def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor:
+    def likeliest_chain(
+        self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor, confidence_threshold: float = 0.0
+    ) -> Tensor:
         """See `kernels.cpu.draft_chain.draft_chain`."""
-        return draft_chain(self._drafter(), states, first, wanted, block_tables)
+        return draft_chain(self._drafter(), states, first, wanted, block_tables, confidence_threshold)
 
     def weight_bytes(self) -> int:
         """Bytes that a draft reads."""

@@ -48,6 +48,8 @@ class Passes(Protocol):
     """A draft at position i is run at position i - lag."""
     chains_likeliest: bool
     """Whether it runs where a chain is one call."""
+    confidence_threshold: float
+    """Nothing is drafted behind a draft of a lower probability."""
 
     def run(self, step: SampledStep, drafting: Drafting, states: Tensor | None) -> Tensor:
         """One pass.
@@ -74,14 +76,14 @@ class Passes(Protocol):
             block_tables: [requests, max_blocks] int32.
 
         Returns:
-            [most wanted, requests] int64, `NOTHING` where the largest logit is not finite.
+            [most wanted, requests] int64, `NOTHING` behind the last of each.
         """
 
 
 def propose_chain(step: SampledStep, drafting: Drafting, passes: Passes) -> Proposals:
     """Draft for the requests of a step, beginning with `drafting`; all of its positions are run even if none is wanted:
     what the prefix cache holds, it holds for the drafter as well."""
-    drafts = Drafts(step, passes.vocabulary)
+    drafts = Drafts(step, passes.vocabulary, passes.confidence_threshold)
     if not drafting.places.size:
         return drafts.proposals()
     states = passes.run(step, drafting, None)
@@ -91,10 +93,10 @@ def propose_chain(step: SampledStep, drafting: Drafting, passes: Passes) -> Prop
         return drafts.proposals()
     number = 0
     while drafting.places.size:
-        drawn = drafts.draw(drafting.places, number, passes.compute_logits(states))
+        may_go_on = drafts.draw(drafting.places, number, passes.compute_logits(states))
         at = _first_positions(step, drafting, passes) + number
         number += 1
-        wants_more = drawn & (drafting.num_wanted > number)
+        wants_more = may_go_on & (drafting.num_wanted > number)
         drafting, states = _those(drafting._replace(first=at, end=at + 1), states, wants_more)
         if drafting.places.size:
             states = passes.run(step, drafting, states)

@@ -37,6 +37,7 @@ class DraftModelProposer:
         decoder: the draft model, its KV cache bound.
         backend: who attends for it.
         place: where the inputs of its passes go.
+        confidence_threshold: see `Passes`.
     """
 
     lag = 0
@@ -46,8 +47,10 @@ class DraftModelProposer:
         decoder: CausalLM,
         backend: AttentionBackend[Any],
         place: Callable[[StepInputs, int], DeviceInputs],
+        confidence_threshold: float = 0.0,
     ) -> None:
         self.decoder = decoder
+        self.confidence_threshold = confidence_threshold
         self.backend = backend
         self.chains_likeliest = isinstance(decoder, PackedDecoder)
         self.vocabulary = DraftVocabulary(decoder.architecture.vocab_size)
@@ -72,7 +75,7 @@ class DraftModelProposer:
     def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor:
         """See `Passes`."""
         assert isinstance(self.decoder, PackedDecoder), "No other decoder chains."
-        return draft_chain(self.decoder.drafter(), states, first, wanted, block_tables)
+        return draft_chain(self.decoder.drafter(), states, first, wanted, block_tables, self.confidence_threshold)
 
 
 def plan_attention(backend: AttentionBackend[Any], inputs: StepInputs, placed: DeviceInputs) -> AttentionMetadata:

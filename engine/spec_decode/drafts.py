@@ -41,11 +41,14 @@ class Drafts:
     Args:
         step: that they follow.
         vocabulary: that they are drawn in.
+        confidence_threshold: nothing is to be drawn behind a draft of a lower probability. The draft itself stays:
+            were it dropped, what stands in its place would be likelier to be another token than the model makes it.
     """
 
-    def __init__(self, step: SampledStep, vocabulary: DraftVocabulary) -> None:
+    def __init__(self, step: SampledStep, vocabulary: DraftVocabulary, confidence_threshold: float = 0.0) -> None:
         self._step = step
         self._vocabulary = vocabulary
+        self._confidence_threshold = confidence_threshold
         self._token_ids: list[list[int]] = [[] for _ in step.inputs.serials]
         self._probs: dict[int, list[Tensor]] = {}
 
@@ -55,7 +58,7 @@ class Drafts:
         Args:
             places: [requests] of these, in the step.
             num_wanted: [requests], drafts that each wants.
-            token_ids: [most wanted, requests] int64, `NOTHING` where there was none to draw.
+            token_ids: [most wanted, requests] int64, `NOTHING` behind the last of each.
         """
         for place, number, column in zip(places.tolist(), num_wanted.tolist(), token_ids.T.tolist(), strict=True):
             self._token_ids[place] = list(takewhile(lambda token_id: token_id != NOTHING, column[:number]))
@@ -69,12 +72,12 @@ class Drafts:
             logits: [requests, draft_vocab_size] float32.
 
         Returns:
-            [requests]: for which of them there was one to draw.
+            [requests]: behind which of them another may be drawn.
         """
         batch, serials = self._step.batch, self._step.inputs.serials
         rows = self._step.inputs.rows[places]
         metadata = batch.sampling_metadata(rows, logits.device, np.full_like(rows, number))
-        token_ids, drawn_from = _draw(logits, self._vocabulary, metadata)
+        token_ids, probs, drawn_from = _draw(logits, self._vocabulary, metadata, self._confidence_threshold > 0)
         batch.token_ids[rows, batch.num_tokens[rows] + number] = token_ids
         for index, place in enumerate(places.tolist()):
             if token_ids[index] != NOTHING:
@@ -82,7 +85,7 @@ class Drafts:
                 if index in drawn_from:
                     self._probs.setdefault(serials[place], []).append(drawn_from[index])
         drawn: NDArray[np.bool_] = token_ids != NOTHING
-        return drawn
+        return drawn if probs is None else drawn & (probs >= self._confidence_threshold)
 
     def proposals(self) -> Proposals:
         """All that were drawn."""
@@ -90,13 +93,13 @@ class Drafts:
 
 
 def _draw(
-    logits: Tensor, vocabulary: DraftVocabulary, metadata: SamplingMetadata
-) -> tuple[NDArray[np.int64], dict[int, Tensor]]:
+    logits: Tensor, vocabulary: DraftVocabulary, metadata: SamplingMetadata, with_probs: bool
+) -> tuple[NDArray[np.int64], NDArray[np.float32] | None, dict[int, Tensor]]:
     """One draft per row of logits, drawn as the model's own tokens are.
 
     Returns:
-        The tokens [rows], `NOTHING` where none can be drawn; and by random row the distribution that its token was
-        drawn from.
+        The tokens [rows], `NOTHING` where none can be drawn; their probabilities [rows], None if nobody asks; and
+        by random row the distribution that its token was drawn from.
     """
     drawn_from: dict[int, Tensor] = {}
     if metadata.takes_largest:
@@ -116,6 +119,9 @@ def _draw(
             processed = processed.index_copy(0, rows, random)
             is_random = (metadata.temperature > 0).float()
             on_device = gumbel_max(processed, is_random, metadata.seeds, metadata.output_positions, Stream.DRAFT)
-    token_ids, largest = read_back(on_device, processed.amax(dim=-1))
-    drawn: NDArray[np.int64] = np.where(np.isfinite(largest.numpy()), token_ids.numpy(), NOTHING)
-    return drawn, drawn_from
+    results = [on_device, processed.amax(dim=-1)]
+    if with_probs:
+        chosen = results[1] if metadata.all_greedy else processed.gather(1, on_device[:, None])[:, 0]
+        results.append((chosen - processed.logsumexp(dim=-1)).exp())
+    token_ids, largest, *probs = (result.numpy() for result in read_back(*results))
+    return np.where(np.isfinite(largest), token_ids, NOTHING), probs[0] if with_probs else None, drawn_from

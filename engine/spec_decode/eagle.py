@@ -41,6 +41,7 @@ class EagleProposer:
         backend: who attends for the head.
         place: where the inputs of its passes go.
         vocab_size: of the model.
+        confidence_threshold: see `Passes`.
     """
 
     lag = 1
@@ -51,8 +52,10 @@ class EagleProposer:
         backend: AttentionBackend[Any],
         place: Callable[[StepInputs, int], DeviceInputs],
         vocab_size: int,
+        confidence_threshold: float = 0.0,
     ) -> None:
         self.head = head
+        self.confidence_threshold = confidence_threshold
         self.chains_likeliest = head.chains_likeliest
         self.vocabulary = DraftVocabulary(vocab_size, head.target_ids)
         self._backend = backend
@@ -82,7 +85,7 @@ class EagleProposer:
 
     def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor:
         """See `Passes`."""
-        return self.head.likeliest_chain(states, first, wanted, block_tables)
+        return self.head.likeliest_chain(states, first, wanted, block_tables, self.confidence_threshold)
 
 
 def _of_rows(states: Tensor, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:

@@ -21,15 +21,17 @@ class MedusaProposer:
     Args:
         head: the heads.
         vocab_size: of the model.
+        confidence_threshold: a head is not asked where the one before it is less sure of its draft than this.
     """
 
-    def __init__(self, head: MedusaHead, vocab_size: int) -> None:
+    def __init__(self, head: MedusaHead, vocab_size: int, confidence_threshold: float = 0.0) -> None:
         self.head = head
+        self.confidence_threshold = confidence_threshold
         self.vocabulary = DraftVocabulary(vocab_size, head.target_ids)
 
     def propose_draft_token_ids(self, step: SampledStep) -> Proposals:
         """See `Proposer`."""
-        drafts = Drafts(step, self.vocabulary)
+        drafts = Drafts(step, self.vocabulary, self.confidence_threshold)
         places = np.flatnonzero(step.num_wanted)
         if not places.size:
             return drafts.proposals()
@@ -39,8 +41,8 @@ class MedusaProposer:
             alive = alive[step.num_wanted[places[alive]] > number]
             if not alive.size:
                 break
-            drawn = drafts.draw(places[alive], number, logits[number, to_device(alive, logits.device)])
-            alive = alive[drawn]
+            may_go_on = drafts.draw(places[alive], number, logits[number, to_device(alive, logits.device)])
+            alive = alive[may_go_on]
         return drafts.proposals()
 
 

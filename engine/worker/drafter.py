@@ -94,7 +94,7 @@ def _load_medusa(speculative: SpeculativeConfig, target: Target) -> LoadedDrafte
             f"num_speculative_tokens must be at most {head.num_heads}, the number of heads in {folder.name}, "
             f"got {speculative.num_speculative_tokens}."
         )
-    medusa = MedusaProposer(head, target.architecture.vocab_size)
+    medusa = MedusaProposer(head, target.architecture.vocab_size, speculative.draft_confidence_threshold)
     return LoadedDrafter(None, None, lambda _: medusa)
 
 
@@ -112,8 +112,9 @@ def _load_eagle(speculative: SpeculativeConfig, target: Target) -> LoadedDrafter
         device=target.device,
     )
     backend = make_backend(target.config.execution.attention_backend, spec)
+    vocab_size, threshold = target.architecture.vocab_size, speculative.draft_confidence_threshold
     return LoadedDrafter(
-        head.decoder, backend, lambda place: EagleProposer(head, backend, place, target.architecture.vocab_size)
+        head.decoder, backend, lambda place: EagleProposer(head, backend, place, vocab_size, threshold)
     )
 
 
@@ -121,7 +122,8 @@ def _load_draft_model(speculative: SpeculativeConfig, target: Target) -> LoadedD
     decoder, backend, _ = _read_draft_model(
         speculative, target.architecture, target.config, target.dtype, target.device, target.max_model_len
     )
-    return LoadedDrafter(decoder, backend, lambda place: DraftModelProposer(decoder, backend, place))
+    threshold = speculative.draft_confidence_threshold
+    return LoadedDrafter(decoder, backend, lambda place: DraftModelProposer(decoder, backend, place, threshold))
 
 
 def _read_draft_model(

@@ -27,19 +27,25 @@ struct DraftRequests {
     const int64_t* wanted;        // [requests]: drafts, at least one
     const int32_t* block_tables;  // [requests, table_stride]
     int32_t table_stride, requests;
+    float confidence_threshold;  // nothing is drafted behind a draft of a lower probability
 };
 
-// The largest number of each row that a thread has seen, lane by lane, and the column where it first was. NaN is the
-// largest of all.
+// The largest logit of each row that a thread has seen, lane by lane, and the column where it first was; and, where its
+// probability is asked for, Σ e^(x − largest). NaN is the largest of all.
 class Largest {
    public:
-    static size_t floats(int rows) { return size_t(rows) * 2 * LANES; }
+    static size_t floats(int rows) { return size_t(rows) * 3 * LANES; }
 
-    Largest(float* at, int rows) : best(at), columns(at + size_t(rows) * LANES), rows(rows) {}
+    Largest(float* at, int rows, bool with_probability)
+        : best(at),
+          columns(best + size_t(rows) * LANES),
+          sums(columns + size_t(rows) * LANES),
+          rows(rows),
+          with_probability(with_probability) {}
 
     void clear() {
         for (int i = 0; i < rows * LANES; i++) best[i] = MINUS_INFINITY;
-        std::memset(columns, 0, size_t(rows) * LANES * sizeof(float));
+        std::memset(columns, 0, size_t(rows) * 2 * LANES * sizeof(float));
     }
 
     // Columns `column` and those behind it, of which `count` are numbers of the row.
@@ -49,6 +55,11 @@ class Largest {
         IntVec where;
         std::memcpy(&where, columns + row * LANES, sizeof where);
         const IntVec better = (x > largest) | (x != x);
+        if (with_probability) {
+            const Vec before = load(sums + row * LANES), apart = exp(better ? largest - x : x - largest);
+            const Vec part = apart == apart ? apart : Vec{};  // of two infinities there is no difference
+            store(sums + row * LANES, better ? before * part + 1.0f : before + part);
+        }
         store(best + row * LANES, better ? x : largest);
         where = better ? IntVec{} + column : where;
         std::memcpy(columns + row * LANES, &where, sizeof where);
@@ -68,9 +79,15 @@ class Largest {
         }
     }
 
+    // What this adds to Σ e^(x − value).
+    float sum_below(int row, float value) const {
+        return sum(load(sums + row * LANES) * exp(load(best + row * LANES) - value));
+    }
+
    private:
-    float *best, *columns;  // [rows, LANES] each
+    float *best, *columns, *sums;  // [rows, LANES] each
     int rows;
+    bool with_probability;
 };
 
 // What lives as long as a call: that of the layers, and of each thread a corner with scratch and `Largest`.
@@ -150,8 +167,8 @@ class DraftPass {
     std::atomic<int> next_tile{0};
 };
 
-// Draft after draft. A request that has as many as it wants takes part in a pass, but writes nothing and looks at its first
-// token alone.
+// Draft after draft. A request that gets no more takes part in a pass, but writes nothing and looks at its first token
+// alone; if none does, there is no pass.
 class DraftChain {
    public:
     // states [requests, hidden]: those that the first drafts follow from; overwritten. drafts [count, requests].
@@ -165,7 +182,8 @@ class DraftChain {
           seq_lens(asked.requests),
           starts(asked.requests + 1),
           ones(asked.requests, 1),
-          slots(asked.requests) {
+          slots(asked.requests),
+          left(asked.wanted, asked.wanted + asked.requests) {
         for (int i = 0; i <= asked.requests; i++) starts[i] = i;
         step = Step{starts.data(), seq_lens.data(), asked.block_tables, slots.data(), starts.data(), starts.data(),
                     ones.data(), asked.requests, asked.requests, asked.table_stride};
@@ -176,9 +194,9 @@ class DraftChain {
         for (int number = 0;; number++) {
             choose(thread, threads);
 #pragma omp barrier
-            if (thread == 0) settle(number, number + 1 < count, threads);
+            if (thread == 0) settle(number, threads);
 #pragma omp barrier
-            if (number + 1 == count) return;
+            if (number + 1 == count || !goes_on) return;
             pass.run(step, states, thread, threads);
         }
     }
@@ -191,11 +209,14 @@ class DraftChain {
     DraftWorkspace space;
     DraftPass pass;
     std::vector<int32_t> seq_lens, starts, ones;
-    std::vector<int64_t> slots;
+    std::vector<int64_t> slots, left;  // of each request; `left`: drafts that it still gets
+    bool goes_on = true;
     Step step;
 
     float* scratch(int thread) const { return space.corners + thread * space.corner; }
-    Largest largest(int thread) const { return Largest(scratch(thread) + space.scratch, asked.requests); }
+    Largest largest(int thread) const {
+        return Largest(scratch(thread) + space.scratch, asked.requests, asked.confidence_threshold > 0);
+    }
 
     void choose(int thread, int threads) {
         const Matrix& head = *drafter.head;
@@ -210,25 +231,35 @@ class DraftChain {
             });
     }
 
-    // Writes down draft `number` of each request, -1 where its logit is not finite, and lays out the pass that runs it.
-    void settle(int number, bool goes_on, int threads) {
+    // Writes down draft `number` of each request, -1 where it gets none, and lays out the pass that runs it.
+    void settle(int number, int threads) {
+        goes_on = false;
         for (int row = 0; row < asked.requests; row++) {
             float value = MINUS_INFINITY;
             int column = drafter.head->columns;
             for (int thread = 0; thread < threads; thread++) largest(thread).merge_into(row, value, column);
-            const bool finite = std::isfinite(value);
-            const int64_t token = !finite ? 0 : drafter.target_ids ? drafter.target_ids[column] : column;
-            drafts[size_t(number) * asked.requests + row] = finite ? token : -1;
-            if (goes_on) enter(row, token, number);
+            const bool drawn = left[row] > 0 && std::isfinite(value);
+            const int64_t token = !drawn ? 0 : drafter.target_ids ? drafter.target_ids[column] : column;
+            drafts[size_t(number) * asked.requests + row] = drawn ? token : -1;
+            left[row] = drawn && is_confident(row, value, threads) ? left[row] - 1 : 0;
+            goes_on |= left[row] > 0;
+            enter(row, token, number);
         }
     }
 
+    // The largest logit has the probability 1 / Σ e^(x − largest).
+    bool is_confident(int row, float value, int threads) const {
+        if (asked.confidence_threshold <= 0) return true;
+        float sum = 0;
+        for (int thread = 0; thread < threads; thread++) sum += largest(thread).sum_below(row, value);
+        return asked.confidence_threshold * sum <= 1;
+    }
+
     void enter(int row, int64_t token, int number) {
-        const bool wants_more = number + 1 < asked.wanted[row];
-        const int64_t position = wants_more ? asked.first[row] + number : 0;
+        const int64_t position = left[row] ? asked.first[row] + number : 0;
         const int block_size = drafter.layers[0]->cache.block_size;
         const int64_t block = asked.block_tables[size_t(row) * asked.table_stride + position / block_size];
-        slots[row] = wants_more ? block * block_size + position % block_size : -1;
+        slots[row] = left[row] ? block * block_size + position % block_size : -1;
         seq_lens[row] = int32_t(position + 1);
         pass.enter(row, token, position, states + size_t(row) * drafter.layers[0]->qkv.features);
     }

@@ -14,7 +14,7 @@ from kernels.cpu import library
 from kernels.cpu.operations import DecoderLayers, Step
 from kernels.cpu.packing import PackedMatrix
 
-#: In place of a draft, where the largest logit is not finite.
+#: In place of a draft, where there is none.
 NOTHING = -1
 
 
@@ -40,6 +40,7 @@ class _Requests(ctypes.Structure):
         ("block_tables", ctypes.c_void_p),
         ("table_stride", ctypes.c_int32),
         ("requests", ctypes.c_int32),
+        ("confidence_threshold", ctypes.c_float),
     )
 
 
@@ -117,7 +118,14 @@ def draft_pass(drafter: Drafter, input_ids: Tensor, positions: Tensor, states: T
     return output
 
 
-def draft_chain(drafter: Drafter, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor:
+def draft_chain(
+    drafter: Drafter,
+    states: Tensor,
+    first: Tensor,
+    wanted: Tensor,
+    block_tables: Tensor,
+    confidence_threshold: float = 0.0,
+) -> Tensor:
     """Draft for some requests: the likeliest token after each state, then that after the pass which runs it, and so on.
 
     Args:
@@ -127,20 +135,28 @@ def draft_chain(drafter: Drafter, states: Tensor, first: Tensor, wanted: Tensor,
         wanted: [requests] int64: drafts that each wants, at least one. All but the last are run, so their positions
             must have slots.
         block_tables: [requests, max_blocks] int32.
+        confidence_threshold: nothing is drafted behind a draft whose probability is below it.
 
     Returns:
-        [most wanted, requests] int64 token ids, `NOTHING` where the largest logit is not finite. What a
-        request does not want, or has behind `NOTHING`, means nothing.
+        [most wanted, requests] int64 token ids, `NOTHING` behind a request's last draft, and where the largest logit
+        is not finite.
 
     Raises:
         ValueError: shapes that contradict each other, or other dtypes.
     """
     _check_rows(drafter, states, (torch.int64, torch.int64, torch.int32), first, wanted, block_tables)
     first, wanted, block_tables = first.contiguous(), wanted.contiguous(), block_tables.contiguous()
-    asked = _Requests(first.data_ptr(), wanted.data_ptr(), block_tables.data_ptr(), block_tables.stride(0), len(states))
+    asked = _Requests(
+        first.data_ptr(),
+        wanted.data_ptr(),
+        block_tables.data_ptr(),
+        block_tables.stride(0),
+        len(states),
+        confidence_threshold,
+    )
     count, threads = int(wanted.max()), torch.get_num_threads()
     states = states.float().clone(memory_format=torch.contiguous_format)
-    drafts = torch.empty(count, len(states), dtype=torch.int64)
+    drafts = torch.full((count, len(states)), NOTHING, dtype=torch.int64)
     workspace = _workspace(drafter, len(states), threads)
     _functions().draft_chain(
         ctypes.byref(drafter.struct),

@@ -44,7 +44,8 @@ void draft_pass(
     }
 }
 
-// drafts [count, requests]: those that follow from the states [requests, hidden], which are overwritten.
+// drafts [count, requests]: those that follow from the states [requests, hidden], which are overwritten. If no request
+// gets as many, those behind stay as they are.
 void draft_chain(
     const Drafter* drafter, const DraftRequests* asked, int32_t count, float* states, int64_t* drafts, float* workspace,
     int32_t threads) {

@@ -28,8 +28,8 @@ _MEASURED = 4
 #: Of weights that have learned nothing, and how much of embedding and state goes through beside it. Beginning with
 #: the target's last layer in place of noise, a head learns more slowly.
 _NOISE, _PASSED_ON = 0.02, 0.5
-#: Root mean square of the embeddings as they enter. SmolLM2's own, 0.14, are lost beside a state of 1.9 until the weights
-#: have grown, which takes longer than there is text.
+#: Root mean square of the embeddings as they enter. SmolLM2's own, 0.14, are lost beside a state of 1.9 until the
+#: weights have grown, which takes longer than there is text.
 _EMBEDDING_SIZE = 1.0
 _UNSEEN = torch.finfo(torch.float32).min
 

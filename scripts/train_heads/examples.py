@@ -52,8 +52,9 @@ class Examples:
         draws = torch.Generator().manual_seed(seed)
         order = [self._learned[at] for at in torch.randperm(len(self._learned), generator=draws).tolist()]
         batches = []
-        for first in range(0, len(order), size * _SORTED_TOGETHER):
-            group = sorted(order[first : first + size * _SORTED_TOGETHER], key=lambda at: len(self._texts[at].token_ids))
+        together = size * _SORTED_TOGETHER
+        for begin in range(0, len(order), together):
+            group = sorted(order[begin : begin + together], key=lambda at: len(self._texts[at].token_ids))
             batches += [group[first : first + size] for first in range(0, len(group), size)]
         for number in torch.randperm(len(batches), generator=draws).tolist():
             yield self._batch(batches[number])

@@ -51,6 +51,24 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def middle(probs: list[list[float]]) -> float:
+    """A threshold that some of the drafts behind which more were wanted pass and others do not."""
+    return float(torch.tensor([prob for each in probs for prob in each[:-1]]).median()) * 1.0001
+
+
+def kept(drafts: list[list[int]], probs: list[list[float]], threshold: float) -> list[list[int]]:
+    """What is drafted where nothing is drafted behind a less likely one."""
+    ends = [next((n for n, prob in enumerate(each) if prob < threshold), len(each)) + 1 for each in probs]
+    return [each[:end] for each, end in zip(drafts, ends, strict=True)]
+
+
+def drafts_of(chain: Tensor) -> list[list[int]]:
+    """By request; `NOTHING` stands behind all of them."""
+    columns = [[token for token in column if token != NOTHING] for column in chain.T.tolist()]
+    assert all(set(each[len(own) :]) <= {NOTHING} for each, own in zip(chain.T.tolist(), columns, strict=True))
+    return columns
+
+
 @pytest.mark.parametrize("target_ids", [DRAFTED, torch.arange(131)], ids=["trimmed", "whole"])
 @torch.inference_mode()
 def test_an_eagle_head(target_ids: Tensor, tmp_path: Path) -> None:
@@ -59,21 +77,28 @@ def test_an_eagle_head(target_ids: Tensor, tmp_path: Path) -> None:
     head = load_eagle(folder, tmp_path / "target", packed=True)
     assert isinstance(head.decoder, PackedDecoder)
     drafter = Passes(head.decoder)
-    last, expected = [], []
+    last, expected, probs = [], [], []
     for request, length in enumerate(LENGTHS.tolist()):
         positions, token_ids = torch.arange(length), torch.randint(0, 131, (length,))
         metadata = drafter.metadata(request, positions)
         state = head(token_ids, torch.randn(length, 64), positions, metadata)[-1:]
         last.append(state)
         drafts: list[int] = []
+        likely: list[float] = []
         for number in range(int(WANTED[request])):
-            drafts.append(int(target_ids[head.compute_logits(state).argmax()]))
+            prob, place = head.compute_logits(state)[0].softmax(-1).max(-1)
+            drafts.append(int(target_ids[place]))
+            likely.append(float(prob))
             at = torch.tensor([length + number])
             state = head(torch.tensor(drafts[-1:]), state, at, drafter.metadata(request, at))
         expected.append(drafts)
+        probs.append(likely)
     chain = head.likeliest_chain(torch.cat(last), LENGTHS, WANTED, TABLES)
     assert chain.shape == (4, 4)
-    assert [chain[:number, request].tolist() for request, number in enumerate(WANTED.tolist())] == expected
+    assert drafts_of(chain) == expected
+    threshold = middle(probs)
+    sure = head.likeliest_chain(torch.cat(last), LENGTHS, WANTED, TABLES, threshold)
+    assert drafts_of(sure) == kept(expected, probs, threshold) != expected
     assert len({draft for drafts in expected for draft in drafts}) >= 3, "drafts this alike would match by accident"
 
 
@@ -83,19 +108,26 @@ def test_a_draft_model(tmp_path: Path) -> None:
     save_random_model(tmp_path, "llama tied")
     drafter = Passes(load_packed(tmp_path))
     decoder = drafter.decoder
-    last, expected = [], []
+    last, expected, probs = [], [], []
     for request, length in enumerate(LENGTHS.tolist()):
         positions, token_ids = torch.arange(length), torch.randint(0, 131, (length,))
         state = decoder(token_ids, positions, drafter.metadata(request, positions))[-1:]
         last.append(state)
         drafts: list[int] = []
+        likely: list[float] = []
         for number in range(int(WANTED[request])):
-            drafts.append(int(decoder.compute_logits(state).argmax()))
+            prob, token_id = decoder.compute_logits(state)[0].softmax(-1).max(-1)
+            drafts.append(int(token_id))
+            likely.append(float(prob))
             at = torch.tensor([length + number])
             state = decoder(torch.tensor(drafts[-1:]), at, drafter.metadata(request, at))
         expected.append(drafts)
+        probs.append(likely)
     chain = draft_chain(decoder.drafter(), torch.cat(last), LENGTHS, WANTED, TABLES)
-    assert [chain[:number, request].tolist() for request, number in enumerate(WANTED.tolist())] == expected
+    assert drafts_of(chain) == expected
+    threshold = middle(probs)
+    sure = draft_chain(decoder.drafter(), torch.cat(last), LENGTHS, WANTED, TABLES, threshold)
+    assert drafts_of(sure) == kept(expected, probs, threshold) != expected
 
 
 @pytest.fixture

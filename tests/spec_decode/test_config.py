@@ -35,7 +35,7 @@ def test_lookup_lengths_are_completed_as_in_vllm(given: dict[str, int], shortest
     ("options", "sentence"),
     [
         ({"method": "ngrams"}, "method must be one of ngram, draft_model, medusa, eagle, got 'ngrams'"),
-        ({}, "method must be one of"),
+        ({}, "speculative_config must say method, which has no default"),
         ({"method": "ngram", "num_speculative_tokens": 0}, "num_speculative_tokens must be an integer >= 1, got 0"),
         ({"method": "ngram", "num_speculative_tokens": "3"}, "Expected `int`, got `str`"),
         ({"method": "ngram", "prompt_lookup_min": 0}, "prompt_lookup_min must be an integer >= 1, got 0"),
@@ -44,8 +44,15 @@ def test_lookup_lengths_are_completed_as_in_vllm(given: dict[str, int], shortest
             "prompt_lookup_max must be an integer >=",
         ),
         ({"method": "ngram", "prompt_lookup": 3}, "prompt_lookup is not an option of speculative_config; known are"),
-        ({"method": "ngram", "prompt_lookup_match": "best"}, "Invalid enum value 'best'"),
-        ({"method": "ngram", "model": "m"}, "model is an option of the method draft_model, not of ngram"),
+        (
+            {"method": "ngram", "prompt_lookup_match": "best"},
+            "prompt_lookup_match must be one of first, last, got 'best'",
+        ),
+        ({"method": "ngram", "model": "m"}, "model is an option of the method draft_model or medusa or eagle, not of"),
+        ({"method": "eagle", "prompt_lookup_match": "last"}, "is an option of the method ngram, not of eagle"),
+        ({"method": "ngram", "draft_confidence_threshold": 0.5}, "of the method draft_model or medusa or eagle, not"),
+        ({"method": "eagle", "draft_confidence_threshold": 1.5}, r"threshold must be in \[0, 1\], got 1.5"),
+        ({"method": "eagle", "draft_confidence_threshold": float("nan")}, r"threshold must be in \[0, 1\], got nan"),
         (
             {"method": "ngram", "disable_by_batch_size": 0},
             "disable_by_batch_size must be an integer >= 1, got 0",
@@ -59,6 +66,11 @@ def test_lookup_lengths_are_completed_as_in_vllm(given: dict[str, int], shortest
 def test_what_cannot_be_is_refused_in_a_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         speculative(**options)
+
+
+def test_the_number_of_drafts_must_be_said() -> None:
+    with pytest.raises(ConfigError, match="speculative_config must say num_speculative_tokens"):
+        EngineConfig.from_args("orrery-tiny", speculative_config={"method": "ngram"})
 
 
 def test_it_must_be_a_mapping() -> None:

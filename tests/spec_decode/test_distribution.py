@@ -148,8 +148,9 @@ def test_wrong_rules_are_told(tables: tuple[Tensor, Tensor], rule: Rule, certain
         {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_min": 1, "prompt_lookup_max": 1},
         {"method": "eagle", "num_speculative_tokens": 2},
         {"method": "medusa", "num_speculative_tokens": 2},
+        {"method": "eagle", "num_speculative_tokens": 2, "draft_confidence_threshold": 0.3},
     ],
-    ids=["draft model", "n-gram", "eagle", "medusa"],
+    ids=["draft model", "n-gram", "eagle", "medusa", "eagle, where sure"],
 )
 def test_the_whole_engine_says_what_it_says_without_drafts(config: dict[str, object]) -> None:
     """Texts of three tokens, of four that are allowed, two of which the prompt has before."""

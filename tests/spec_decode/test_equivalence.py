@@ -32,6 +32,7 @@ DRAFT_MODEL = {"method": "draft_model", "model": "orrery-tiny-draft", "num_specu
 EARLY_EXIT = {"method": "draft_model", "model": "orrery-tiny", "num_draft_layers": 2, "num_speculative_tokens": 2}
 EAGLE = {"method": "eagle", "num_speculative_tokens": 3}
 MEDUSA = {"method": "medusa", "model": "orrery-tiny-medusa", "num_speculative_tokens": 3}
+SURE = {"num_speculative_tokens": 4, "draft_confidence_threshold": 0.7}
 METHODS = {
     "n-gram": NGRAM,
     "last match": LAST_MATCH,
@@ -39,6 +40,9 @@ METHODS = {
     "early exit": EARLY_EXIT,
     "eagle": EAGLE,
     "medusa": MEDUSA,
+    "draft model, where sure": DRAFT_MODEL | SURE,
+    "eagle, where sure": EAGLE | SURE,
+    "medusa, where sure": MEDUSA | SURE,
 }
 KINDS = {name: METHODS[name] for name in ("n-gram", "draft model", "eagle", "medusa")}
 SUN_OR_MOON = GuidedDecodingParams(regex="(the moon |the sun ){2,12}end")
@@ -102,6 +106,23 @@ def test_trained_heads_are_right_most_of_the_time(tmp_path: Path, config: dict[s
     drafts = run(tmp_path, PROMPTS[:20], SamplingParams(temperature=0, max_tokens=40), config)
     metrics = MetricsCollector.of_events(drafts.trace.header.kv_cache, drafts.trace.events)
     assert metrics.accepted[0] > least * metrics.drafted[0]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", ["draft model", "eagle", "medusa"])
+def test_a_drafter_that_is_not_sure_stops(tmp_path: Path, name: str, temperature: float) -> None:
+    """Every request gets its first draft. The fewer follow it, the surer the drafter has to be."""
+    params = [SamplingParams(temperature=temperature, max_tokens=24, seed=n) for n in range(12)]
+    lengths = []
+    for threshold in (0.0, 0.7, 1.0):
+        config = {**KINDS[name], "num_speculative_tokens": 4, "draft_confidence_threshold": threshold}
+        drafts = run(tmp_path, PROMPTS[:12], params, config)
+        drafts.require_verdicts()
+        lengths.append([len(event.draft_token_ids) for event in drafts.of(ev.SpecProposed)])
+    everything, some, least = (sum(each) / len(each) for each in lengths)
+    assert everything > some > least
+    assert set(lengths[1]) >= {1, 2, 3}, "behind each of them a drafter may stop"
+    assert lengths[2].count(1) > 0.7 * len(lengths[2])
 
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
