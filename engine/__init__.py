@@ -20,15 +20,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from engine.guided_decoding import GuidedDecodingParams as GuidedDecodingParams
     from engine.llm import LLM as LLM
     from engine.llm_engine import LLMEngine as LLMEngine
     from engine.sampling_params import SamplingParams as SamplingParams
 
     __version__: str
 
-_HOME = {"LLM": "engine.llm", "LLMEngine": "engine.llm_engine", "SamplingParams": "engine.sampling_params"}
+_HOME = {
+    "GuidedDecodingParams": "engine.guided_decoding",
+    "LLM": "engine.llm",
+    "LLMEngine": "engine.llm_engine",
+    "SamplingParams": "engine.sampling_params",
+}
 
-__all__ = ["LLM", "LLMEngine", "SamplingParams", "__version__"]
+__all__ = ["LLM", "GuidedDecodingParams", "LLMEngine", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -99,6 +99,20 @@ def resolve_model(name: str, *, needs_weights: bool = True) -> Path:
     )
 
 
+def resolve_draft_head(name: str) -> Path:
+    """The folder of a draft head, by its short name, its path, or its hub name.
+
+    Raises:
+        ModelError: there is no such head here, or its folder is incomplete.
+    """
+    heads = *SHIPPED_HEADS, *MADE_HEADS
+    if "/" not in name and name not in (*heads, *_KNOWN) and not os.path.exists(name):
+        raise ModelError(
+            f"There is no draft head {name!r}: give one of {', '.join(heads)}, a hub name, or an existing folder."
+        )
+    return resolve_model(name)
+
+
 def draft_head_folder(name: str) -> Path:
     """Where the draft head of this name is, or would be."""
     return SHIPPED / name if name in SHIPPED_HEADS else cache_dir() / "models" / name

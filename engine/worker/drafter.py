@@ -17,7 +17,7 @@ from engine.models.architecture import Architecture, read_architecture
 from engine.models.causal_lm import CausalLM
 from engine.models.eagle_head import load_eagle_head
 from engine.models.medusa_head import load_medusa_head
-from engine.models.store import resolve_model
+from engine.models.store import resolve_draft_head, resolve_model
 from engine.spec_decode.draft_model import DraftModelProposer
 from engine.spec_decode.eagle import EagleProposer
 from engine.spec_decode.medusa import MedusaProposer
@@ -82,7 +82,7 @@ def load_drafter(speculative: SpeculativeConfig, target: Target) -> LoadedDrafte
 
 def _head_folder(speculative: SpeculativeConfig, target: Target) -> Path:
     """The head that is named, or else the one that goes by the model's own name."""
-    return resolve_model(speculative.model or f"{target.config.model.model}-{speculative.method}")
+    return resolve_draft_head(speculative.model or f"{target.config.model.model}-{speculative.method}")
 
 
 def _load_medusa(speculative: SpeculativeConfig, target: Target) -> LoadedDrafter:

@@ -42,8 +42,8 @@ class Recipe:
 RECIPES = {
     "smollm2-135m": Recipe(
         prompts=chat_prompts,
-        num_self_asked=2400,
-        num_tokens=250_000,
+        num_self_asked=4800,
+        num_tokens=400_000,
         max_tokens=192,
         draft_vocab_size=4096,
         eagle=Schedule(rounds=4, batch=4, peak_lr=1.5e-3),

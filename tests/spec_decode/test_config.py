@@ -110,7 +110,10 @@ def test_a_window_in_either_model_is_refused(tmp_path: Any) -> None:
             "must hold a draft head of architecture EagleHead, got Med",
         ),
         ({"method": "medusa", "model": "orrery-tiny-draft"}, "must hold a draft head of architecture MedusaHead, got"),
-        ({"method": "eagle", "model": "no-such-head"}, "There is no model 'no-such-head'"),
+        (
+            {"method": "eagle", "model": "no-such-head"},
+            "There is no draft head 'no-such-head': give one of orrery-tiny-eagle",
+        ),
     ],
     ids=str,
 )
