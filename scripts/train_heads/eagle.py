@@ -11,6 +11,7 @@ then, the target's states up to s positions before, and its own behind them::
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -28,9 +29,6 @@ _MEASURED = 4
 #: Of weights that have learned nothing, and how much of embedding and state goes through beside it. Beginning with
 #: the target's last layer in place of noise, a head learns more slowly.
 _NOISE, _PASSED_ON = 0.02, 0.5
-#: Root mean square of the embeddings as they enter. SmolLM2's own, 0.14, are lost beside a state of 1.9 until the
-#: weights have grown, which takes longer than there is text.
-_EMBEDDING_SIZE = 1.0
 _UNSEEN = torch.finfo(torch.float32).min
 
 
@@ -51,7 +49,7 @@ class EagleInTraining(nn.Module):
         self.vocabulary = DraftVocabulary(target_ids, target.lm_head.weight.detach())
         self.embedding: Tensor
         embedding = target.model.embed_tokens.weight.detach()
-        self.enlarged = _EMBEDDING_SIZE / embedding.square().mean().sqrt().item()
+        self.enlarged = _enlarged(embedding)
         self.register_buffer("embedding", embedding * self.enlarged)
         self.model = LlamaModel(self.shape)
         self.fc = nn.Linear(2 * self.shape.hidden_size, self.shape.hidden_size, bias=False)
@@ -122,6 +120,15 @@ class EagleInTraining(nn.Module):
         )  # fmt: skip
         values = self.shape.to_dict()
         return {"num_hidden_layers": 1, **{name: values[name] for name in names}}
+
+
+def _enlarged(embedding: Tensor) -> float:
+    """By how much embeddings are enlarged as they enter, so that their root mean square is about 1.
+
+    SmolLM2's own, 0.14, are lost beside a state of 1.9 until the weights have grown, which takes longer than there is
+    text. A power of two, since the weights of the finished head have to make up for it in bfloat16.
+    """
+    return 2.0 ** round(-math.log2(embedding.square().mean().sqrt().item()))
 
 
 def _drafted(batch: Batch, number: int) -> Tensor:
