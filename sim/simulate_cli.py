@@ -79,6 +79,11 @@ def simulate(
         speculative = engine_config.speculative
         drafting = None
         if speculative is not None:
+            if speculative.draft_confidence_threshold:
+                raise ConfigError(
+                    "draft_confidence_threshold must be 0 where drafts are simulated: nobody knows how sure of them a "
+                    "drafter would be."
+                )
             drafting = DraftingModel(
                 speculative.num_speculative_tokens, acceptance_rate, round(draft_latency_ms * 1e6), random_seed
             )

@@ -149,6 +149,13 @@ def test_a_prompt_that_is_too_long_is_refused(capsys: pytest.CaptureFixture[str]
     assert "A prompt must have between 1 and 99 tokens, got 200." in capsys.readouterr().err
 
 
+def test_how_sure_a_drafter_is_cannot_be_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    drafts = '{"method": "eagle", "num_speculative_tokens": 2, "draft_confidence_threshold": 0.3}'
+    arguments = ["--model", "llama-3.1-8b", "--device", "h100", "--speculative-config", drafts]
+    assert main(["simulate", "--workload", "synthetic:num=2,input=20,output=4", *arguments]) != 0
+    assert "draft_confidence_threshold must be 0 where drafts are simulated" in capsys.readouterr().err
+
+
 def test_configurations_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, budget in (("small", 256), ("large", 4096)):
         (tmp_path / f"{name}.yaml").write_text(f"max-num-batched-tokens: {budget}\n")
