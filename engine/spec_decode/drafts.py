@@ -121,7 +121,9 @@ def _draw(
             on_device = gumbel_max(processed, is_random, metadata.seeds, metadata.output_positions, Stream.DRAFT)
     results = [on_device, processed.amax(dim=-1)]
     if with_probs:
-        chosen = results[1] if metadata.all_greedy else processed.gather(1, on_device[:, None])[:, 0]
-        results.append((chosen - processed.logsumexp(dim=-1)).exp())
+        likelihoods = processed.softmax(dim=-1)
+        results.append(
+            likelihoods.amax(dim=-1) if metadata.all_greedy else likelihoods.gather(1, on_device[:, None])[:, 0]
+        )
     token_ids, largest, *probs = (result.numpy() for result in read_back(*results))
     return np.where(np.isfinite(largest), token_ids, NOTHING), probs[0] if with_probs else None, drawn_from

@@ -21,7 +21,7 @@ class MedusaProposer:
     Args:
         head: the heads.
         vocab_size: of the model.
-        confidence_threshold: a head is not asked where the one before it is less sure of its draft than this.
+        confidence_threshold: what a head says is not drafted where the one before it is less sure of its draft.
     """
 
     def __init__(self, head: MedusaHead, vocab_size: int, confidence_threshold: float = 0.0) -> None:

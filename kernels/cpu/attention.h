@@ -93,7 +93,9 @@ struct Strided {
     const T* weights;
     size_t stride;
 
-    [[gnu::always_inline]] void operator()(int feature, Vec (&w)[VECTORS]) const {
+    static constexpr int WIDTH = VECTORS;
+
+    [[gnu::always_inline]] void operator()(int feature, int, Vec (&w)[VECTORS]) const {
 #pragma GCC unroll 2
         for (int v = 0; v < VECTORS; v++) w[v] = load(weights + feature * stride + v * LANES);
     }

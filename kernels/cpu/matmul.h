@@ -29,13 +29,19 @@ struct Nothing {
 template <int ROWS, int VECTORS, class Reader>
 [[gnu::always_inline]] inline void multiply_add_feature(
     Vec (&acc)[ROWS][VECTORS], const float* x, size_t x_stride, int feature, const Reader& weights) {
-    Vec w[VECTORS];
-    weights(feature, w);
+    constexpr int WIDTH = Reader::WIDTH;
 #pragma GCC unroll 16
-    for (int row = 0; row < ROWS; row++) {
-        const Vec element = splat(x[row * x_stride + feature]);
+    for (int part = 0; part < VECTORS / WIDTH; part++) {
+        // Many sums leave no registers to keep elements in, so the compiler is made to load them again for each part.
+        if (part && ROWS * VECTORS > 4) asm volatile("" ::: "memory");
+        Vec w[WIDTH];
+        weights(feature, part, w);
 #pragma GCC unroll 16
-        for (int v = 0; v < VECTORS; v++) acc[row][v] += element * w[v];
+        for (int row = 0; row < ROWS; row++) {
+            const Vec element = splat(x[row * x_stride + feature]);
+#pragma GCC unroll 16
+            for (int v = 0; v < WIDTH; v++) acc[row][part * WIDTH + v] += element * w[v];
+        }
     }
 }
 
@@ -61,6 +67,9 @@ struct Part {
     int first_row, last_row;
     int first_panel, last_panel;
 };
+
+// From so many panels side by side the memory gives all it can without being asked ahead.
+constexpr int ENOUGH_STREAMS = 3;
 
 // Fetches what comes next while the features of a tile are multiplied: the processor itself looks no further than the
 // page it is in, and a panel is several pages.
@@ -91,7 +100,7 @@ template <class Weights, int ROWS, int PANELS, class Take>
         const typename Weights::template Reader<PANELS> reader(matrix, source, group);
         multiply_add<STRIDE>(
             acc, x, part.x_stride, group * matrix.group, (group + 1) * matrix.group, reader, [&](int feature) {
-                if constexpr (PANELS == 1 || Weights::FETCH_FOR_A_ROW) next.fetch<LINES>(feature, matrix.features);
+                if constexpr (PANELS < ENOUGH_STREAMS) next.fetch<LINES>(feature, matrix.features);
             });
     }
 #pragma GCC unroll 8
@@ -119,7 +128,7 @@ inline void each_feature(const Matrix& matrix, int panel, const Use& use) {
         const typename Weights::template Reader<1> reader(matrix, panel, group);
         for (int feature = group * matrix.group; feature < (group + 1) * matrix.group; feature++) {
             Vec w[2];
-            reader(feature, w);
+            reader(feature, 0, w);
             use(feature, w[0], w[1]);
         }
     }
@@ -148,17 +157,34 @@ inline Prefetch prefetch_ahead(
     return Prefetch{from + index * bytes, (bytes + matrix.features - 1) / matrix.features};
 }
 
+// A product must wait for the one before it on the same sum. So where rows are few, panels are taken side by side: as many
+// as give sums enough to fill the time, and still fit into the registers.
+template <class Weights>
+constexpr int panels_abreast(int rows) {
+    return std::max(1, std::min(ENOUGH_STREAMS, (TILE_ROWS - Weights::ROWS_LESS) / rows));
+}
+
+// Takes ROWS rows through the panels side by side, while there are enough of them. Returns the first that is left.
+template <class Weights, int ROWS, class Take>
+int take_abreast(const Part& part, const Matrix& matrix, const char* after, const Take& take) {
+    constexpr int PANELS = panels_abreast<Weights>(ROWS);
+    int panel = part.first_panel;
+    if constexpr (PANELS > 1)
+        for (; panel + PANELS <= part.last_panel; panel += PANELS)
+            tile<Weights, ROWS, PANELS>(
+                part, part.first_row, matrix, panel, panel,
+                prefetch_ahead(part, matrix, panel + PANELS, PANELS, 0, 1, after), take);
+    return panel;
+}
+
 // `scratch` has room for one widened panel. `after`: where the bytes lie that are read after this part, or null.
 template <class Weights, class Take>
 void multiply_part(const Part& part, const Matrix& matrix, const char* after, float* scratch, const Take& take) {
     const int rows = part.last_row - part.first_row;
     int panel = part.first_panel;
-    constexpr int PANELS = Weights::PANELS_OF_A_ROW;
-    if (rows == 1)
-        for (; panel + PANELS <= part.last_panel; panel += PANELS)
-            tile<Weights, 1, PANELS>(
-                part, part.first_row, matrix, panel, panel,
-                prefetch_ahead(part, matrix, panel + PANELS, PANELS, 0, 1, after), take);
+    if (rows == 1) panel = take_abreast<Weights, 1>(part, matrix, after, take);
+    if (rows == 2) panel = take_abreast<Weights, 2>(part, matrix, after, take);
+    if (rows == 3) panel = take_abreast<Weights, 3>(part, matrix, after, take);
     const int num_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     const bool widen = Weights::WIDEN_ABOVE && num_tiles > Weights::WIDEN_ABOVE;
     for (; panel < part.last_panel; panel++) {

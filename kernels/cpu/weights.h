@@ -33,22 +33,20 @@ struct Matrix {
     const char* panel_begin(int panel) const { return static_cast<const char*>(panels) + panel * panel_bytes(); }
 };
 
-// A reader widens PANELS neighbouring panels within one group of features: `reader(feature, w)` gives the weights of
-// a feature, two vectors a panel.
+// A reader widens PANELS neighbouring panels within one group of features: `reader(feature, panel, w)` gives the weights
+// of a feature in one of them, two vectors.
 //
-// A single row has too few sums in flight to hide the latency of the multiplier, so it is taken through several panels
-// at once: as many as leave registers for the scales. The memory gives its most to several such streams, and fetching
-// ahead of them only helps where widening takes longer than reading. Many rows come in many tiles: where widening takes
-// several instructions it is done once for all of them, above WIDEN_ABOVE tiles (0: never worth it). Four bits are not
-// widened at all.
+// Few rows are taken through several panels side by side (matmul.h); scales take as many registers as the sums of ROWS_LESS
+// rows. Many rows come in many tiles: where widening takes several instructions it is done once for all of them, above
+// WIDEN_ABOVE tiles (0: never worth it). Four bits are not widened at all.
 
 template <class T>
 struct Plain {
-    static constexpr int BITS = 8 * sizeof(T), PANELS_OF_A_ROW = 3, WIDEN_ABOVE = 0;
-    static constexpr bool FETCH_FOR_A_ROW = false;
+    static constexpr int BITS = 8 * sizeof(T), ROWS_LESS = 0, WIDEN_ABOVE = 0;
 
     template <int PANELS>
     struct Reader {
+        static constexpr int WIDTH = 2;
         const T* weights;
         size_t panel_size;
 
@@ -56,13 +54,10 @@ struct Plain {
             : weights(static_cast<const T*>(matrix.panels) + size_t(panel) * matrix.features * PANEL),
               panel_size(size_t(matrix.features) * PANEL) {}
 
-        [[gnu::always_inline]] void operator()(int feature, Vec (&w)[2 * PANELS]) const {
-#pragma GCC unroll 8
-            for (int p = 0; p < PANELS; p++) {
-                const T* from = weights + p * panel_size + size_t(feature) * PANEL;
-                w[2 * p] = load(from);
-                w[2 * p + 1] = load(from + LANES);
-            }
+        [[gnu::always_inline]] void operator()(int feature, int panel, Vec (&w)[WIDTH]) const {
+            const T* from = weights + panel * panel_size + size_t(feature) * PANEL;
+            w[0] = load(from);
+            w[1] = load(from + LANES);
         }
     };
 };
@@ -70,11 +65,11 @@ struct Plain {
 // In a panel of bfloat16 the two halves of the columns alternate: column 0, LANES, 1, LANES + 1, …  A bfloat16 is the
 // upper half of a float32, so one load holds both vectors: shifted up, and with the lower halves cleared.
 struct PairedBFloat16 {
-    static constexpr int BITS = 16, PANELS_OF_A_ROW = 3, WIDEN_ABOVE = 0;
-    static constexpr bool FETCH_FOR_A_ROW = false;
+    static constexpr int BITS = 16, ROWS_LESS = 0, WIDEN_ABOVE = 0;
 
     template <int PANELS>
     struct Reader {
+        static constexpr int WIDTH = 2;
         const uint16_t* weights;
         size_t panel_size;
 
@@ -82,14 +77,11 @@ struct PairedBFloat16 {
             : weights(static_cast<const uint16_t*>(matrix.panels) + size_t(panel) * matrix.features * PANEL),
               panel_size(size_t(matrix.features) * PANEL) {}
 
-        [[gnu::always_inline]] void operator()(int feature, Vec (&w)[2 * PANELS]) const {
-#pragma GCC unroll 8
-            for (int p = 0; p < PANELS; p++) {
-                IntVec pairs;
-                std::memcpy(&pairs, weights + p * panel_size + size_t(feature) * PANEL, sizeof pairs);
-                w[2 * p] = (Vec)(pairs << 16);
-                w[2 * p + 1] = (Vec)(pairs & int32_t(0xFFFF0000));
-            }
+        [[gnu::always_inline]] void operator()(int feature, int panel, Vec (&w)[WIDTH]) const {
+            IntVec pairs;
+            std::memcpy(&pairs, weights + panel * panel_size + size_t(feature) * PANEL, sizeof pairs);
+            w[0] = (Vec)(pairs << 16);
+            w[1] = (Vec)(pairs & int32_t(0xFFFF0000));
         }
     };
 };
@@ -98,11 +90,11 @@ struct PairedBFloat16 {
 
 // weight = integer · scale.
 struct Int8 {
-    static constexpr int BITS = 8, PANELS_OF_A_ROW = 2, WIDEN_ABOVE = 2;
-    static constexpr bool FETCH_FOR_A_ROW = true;
+    static constexpr int BITS = 8, ROWS_LESS = 4, WIDEN_ABOVE = 2;
 
     template <int PANELS>
     struct Reader {
+        static constexpr int WIDTH = 2;
         const int8_t* weights;
         size_t panel_size;
         Vec scale[2 * PANELS];
@@ -117,13 +109,10 @@ struct Int8 {
             }
         }
 
-        [[gnu::always_inline]] void operator()(int feature, Vec (&w)[2 * PANELS]) const {
-#pragma GCC unroll 8
-            for (int p = 0; p < PANELS; p++) {
-                const int8_t* from = weights + p * panel_size + size_t(feature) * PANEL;
-                w[2 * p] = to_floats(load_integers(from)) * scale[2 * p];
-                w[2 * p + 1] = to_floats(load_integers(from + LANES)) * scale[2 * p + 1];
-            }
+        [[gnu::always_inline]] void operator()(int feature, int panel, Vec (&w)[WIDTH]) const {
+            const int8_t* from = weights + panel * panel_size + size_t(feature) * PANEL;
+            w[0] = to_floats(load_integers(from)) * scale[2 * panel];
+            w[1] = to_floats(load_integers(from + LANES)) * scale[2 * panel + 1];
         }
     };
 };

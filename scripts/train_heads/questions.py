@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from engine.llm import LLM
 from engine.sampling_params import SamplingParams
+from scripts.train_heads.lines import whole_lines
 
 #: Questions that run at a time, and are written to the file together.
 _BATCH = 128
@@ -46,8 +47,7 @@ def self_asked(model: str, tokenizer: Tokenizer, path: Path, number: int) -> lis
 
 def _read(path: Path) -> list[str | None]:
     """What was asked so far; each is the answer to its own seed, so the number of all of them is the next one's."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    return [msgspec.json.decode(line, type=str | None) for line in lines]
+    return [msgspec.json.decode(line, type=str | None) for line in whole_lines(path)]
 
 
 def _num_kept(asked: list[str | None]) -> int:
@@ -82,10 +82,10 @@ def _ask(llm: LLM, tokenizer: Tokenizer, path: Path, number: int, asked: list[st
                 question = written.text.strip() if whole else None
                 new.append(None if question in known else question)
                 known.add(question)
-            if not _num_kept(new):
-                raise ValueError(f"Of {_BATCH} questions that the target wrote, none was new and whole.")
             file.write(b"".join(msgspec.json.encode(question) + b"\n" for question in new))
             file.flush()
+            if not _num_kept(new):
+                raise ValueError(f"Of {_BATCH} questions that the target wrote, none was new and whole.")
             asked = asked + new
             bar.update(_num_kept(new))
     return asked

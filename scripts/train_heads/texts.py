@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from engine.llm import LLM
 from engine.sampling_params import SamplingParams
+from scripts.train_heads.lines import whole_lines
 from scripts.train_heads.prompts import is_held_out
 
 TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
@@ -41,9 +42,7 @@ def temperature_of(number: int) -> float:
 
 def read_texts(path: Path) -> list[Text]:
     """The texts of a file, in the order of their prompts; none if there is no file."""
-    if not path.exists():
-        return []
-    return [msgspec.json.decode(line, type=Text) for line in path.read_bytes().splitlines()]
+    return [msgspec.json.decode(line, type=Text) for line in whole_lines(path)]
 
 
 def write_texts(model: str, prompts: Sequence[list[int]], path: Path, num_tokens: int, max_tokens: int) -> list[Text]:
@@ -55,8 +54,13 @@ def write_texts(model: str, prompts: Sequence[list[int]], path: Path, num_tokens
         path: the file that answers are appended to.
         num_tokens: answer tokens wanted, those of the file included.
         max_tokens: of one answer, at most.
+
+    Raises:
+        ValueError: the file has answers to other prompts.
     """
     texts = read_texts(path)
+    if any(text.prompt != prompt for text, prompt in zip(texts, prompts, strict=False)):
+        raise ValueError(f"{path} has answers to other prompts: move it away, with what was made of it.")
     have = sum(len(text.answer) for text in texts)
     if have >= num_tokens or len(texts) == len(prompts):
         return texts

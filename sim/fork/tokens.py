@@ -111,6 +111,8 @@ class WalkedAutomata:
 class RecordedDrafts:
     """A `Drafter` that proposes behind the same tokens what was proposed there, and elsewhere is right as often.
 
+    Elsewhere it never stops early: how sure a drafter would have been (`draft_confidence_threshold`) is not recorded.
+
     Args:
         trace: the recorded run.
         num_speculative_tokens: most drafts per request and step.

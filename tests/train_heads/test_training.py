@@ -67,17 +67,23 @@ def test_texts_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
     prompts = [[1, 40 + number] for number in range(6)]
     path = tmp_path / "texts.jsonl"
     first = write_texts("orrery-tiny", prompts[:2], path, 1000, 5)
+    with path.open("ab") as file:
+        file.write(b'{"number": 2, "prom')
     everything = write_texts("orrery-tiny", prompts, path, 1000, 5)
     assert everything[:2] == first and [text.prompt for text in everything] == prompts
     assert read_texts(path) == everything
     assert all(1 <= len(text.answer) <= 5 for text in everything)
+    with pytest.raises(ValueError, match=r"texts.jsonl has answers to other prompts"):
+        write_texts("orrery-tiny", prompts[::-1], path, 1000, 5)
 
 
 def test_questions_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(resolve_model("orrery-tiny"))
     path = tmp_path / "questions.jsonl"
     first = self_asked("orrery-tiny", tokenizer, path, 2)
-    number = sum(line != b"null" for line in path.read_bytes().splitlines()) + 2
+    with path.open("ab") as file:
+        file.write(b'"How m')
+    number = sum(line != b"null" for line in path.read_bytes().splitlines()[:-1]) + 2
     everything = self_asked("orrery-tiny", tokenizer, path, number)
     whole = tmp_path / "whole.jsonl"
     assert self_asked("orrery-tiny", tokenizer, whole, number) == everything
