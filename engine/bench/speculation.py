@@ -39,8 +39,8 @@ COPY = (f"{PASSAGE}\n\n{PASSAGE}\n\n{PASSAGE[:60]}",)
 
 METHODS: dict[str, dict[str, Any]] = {
     "ngram": {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 2, "prompt_lookup_max": 5},
-    "eagle": {"method": "eagle", "num_speculative_tokens": 2},
-    "medusa": {"method": "medusa", "num_speculative_tokens": 2},
+    "eagle": {"method": "eagle", "num_speculative_tokens": 4, "draft_confidence_threshold": 0.5},
+    "medusa": {"method": "medusa", "num_speculative_tokens": 3, "draft_confidence_threshold": 0.4},
 }
 
 
