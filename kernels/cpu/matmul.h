@@ -161,7 +161,7 @@ inline Prefetch prefetch_ahead(
 // as give sums enough to fill the time, and still fit into the registers.
 template <class Weights>
 constexpr int panels_abreast(int rows) {
-    return std::max(1, std::min(ENOUGH_STREAMS, (TILE_ROWS - Weights::ROWS_LESS) / rows));
+    return std::max(1, std::min(Weights::MOST_PANELS, (TILE_ROWS - Weights::ROWS_LESS) / rows));
 }
 
 // Takes ROWS rows through the panels side by side, while there are enough of them. Returns the first that is left.

@@ -36,13 +36,14 @@ struct Matrix {
 // A reader widens PANELS neighbouring panels within one group of features: `reader(feature, panel, w)` gives the weights
 // of a feature in one of them, two vectors.
 //
-// Few rows are taken through several panels side by side (matmul.h); scales take as many registers as the sums of ROWS_LESS
-// rows. Many rows come in many tiles: where widening takes several instructions it is done once for all of them, above
-// WIDEN_ABOVE tiles (0: never worth it). Four bits are not widened at all.
+// Few rows are taken through several panels side by side, no more than MOST_PANELS (matmul.h); scales and what widening
+// needs take as many registers as the sums of ROWS_LESS rows. Many rows come in many tiles: where widening takes several
+// instructions it is done once for all of them, above WIDEN_ABOVE tiles (0: never worth it). Four bits are not widened at
+// all.
 
 template <class T>
 struct Plain {
-    static constexpr int BITS = 8 * sizeof(T), ROWS_LESS = 0, WIDEN_ABOVE = 0;
+    static constexpr int BITS = 8 * sizeof(T), MOST_PANELS = 3, ROWS_LESS = 0, WIDEN_ABOVE = 0;
 
     template <int PANELS>
     struct Reader {
@@ -65,7 +66,7 @@ struct Plain {
 // In a panel of bfloat16 the two halves of the columns alternate: column 0, LANES, 1, LANES + 1, …  A bfloat16 is the
 // upper half of a float32, so one load holds both vectors: shifted up, and with the lower halves cleared.
 struct PairedBFloat16 {
-    static constexpr int BITS = 16, ROWS_LESS = 0, WIDEN_ABOVE = 0;
+    static constexpr int BITS = 16, MOST_PANELS = 3, ROWS_LESS = 0, WIDEN_ABOVE = 0;
 
     template <int PANELS>
     struct Reader {
@@ -90,7 +91,7 @@ struct PairedBFloat16 {
 
 // weight = integer · scale.
 struct Int8 {
-    static constexpr int BITS = 8, ROWS_LESS = 4, WIDEN_ABOVE = 2;
+    static constexpr int BITS = 8, MOST_PANELS = 2, ROWS_LESS = 4, WIDEN_ABOVE = 2;
 
     template <int PANELS>
     struct Reader {
