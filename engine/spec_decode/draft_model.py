@@ -87,6 +87,8 @@ def plan_attention(backend: AttentionBackend[Any], inputs: StepInputs, placed: D
 def places_with_token_ids(step: SampledStep) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The requests of a step but those whose prompts came as the large model's embeddings: a drafter has none."""
     rows = step.inputs.rows.tolist()
+    if not step.batch.prompt_embeds:
+        return np.arange(len(rows))
     return np.array([at for at, row in enumerate(rows) if row not in step.batch.prompt_embeds], dtype=np.int64)
 
 

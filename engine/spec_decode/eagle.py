@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from engine.attention.backend import AttentionBackend
@@ -69,10 +68,8 @@ class EagleProposer:
         """See `Passes`."""
         serials = [step.inputs.serials[place] for place in drafting.places.tolist()]
         lengths = drafting.end - drafting.first
-        inputs = flatten(step.batch, serials, drafting.first, lengths)
-        token_rows, positions = inputs.rows.repeat(lengths), inputs.positions.numpy()
-        following = step.batch.token_ids[token_rows, positions + 1].astype(np.int64)
-        placed = self._place(inputs._replace(input_ids=torch.from_numpy(following)), len(following))
+        inputs = flatten(step.batch, serials, drafting.first, lengths, ahead=1)
+        placed = self._place(inputs, inputs.input_ids.numel())
         if states is None:
             states = _of_rows(step.hidden, _places_of_tokens(step, drafting))
         metadata = plan_attention(self._backend, inputs, placed)
@@ -89,8 +86,11 @@ class EagleProposer:
 
 
 def _of_rows(states: Tensor, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
-    """Some rows, in ascending order; all of them as they stand."""
-    return states if len(rows) == len(states) else states[to_device(rows, states.device)]
+    """Some rows, in ascending order; those that stand side by side are not copied."""
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 == len(rows):
+        return states[first : last + 1]
+    return states[to_device(rows, states.device)]
 
 
 def _places_of_tokens(step: SampledStep, drafting: Drafting) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -115,4 +115,5 @@ def _first_pass(step: SampledStep) -> Drafting:
     end = np.minimum(inputs.seq_lens.numpy()[places], num_tokens - 1)
     num_wanted = np.minimum(step.num_wanted[places], (num_slots - num_tokens + 2).clip(0))
     # Of a request that could not be sampled even the last token may have nothing behind it.
-    return Drafting(places, first, end, num_wanted).only(np.flatnonzero(end > first))
+    drafting, some = Drafting(places, first, end, num_wanted), end > first
+    return drafting if some.all() else drafting.only(np.flatnonzero(some))

@@ -96,11 +96,16 @@ def prepare_inputs(batch: InputBatch, scheduled: list[ScheduledRow]) -> StepInpu
 
 
 def flatten(
-    batch: InputBatch, serials: list[int], num_computed: NDArray[np.int64], num_scheduled: NDArray[np.int64]
+    batch: InputBatch,
+    serials: list[int],
+    num_computed: NDArray[np.int64],
+    num_scheduled: NDArray[np.int64],
+    *,
+    ahead: int = 0,
 ) -> StepInputs:
     """The super-sequence of some requests, [num_requests]: of each the next tokens after the computed ones.
 
-    The last token of each is sampled from.
+    The last token of each is sampled from. The ids are those of the tokens so many places `ahead`.
     """
     rows = np.array([batch.row_of(serial) for serial in serials], dtype=np.int64)
     seq_lens = num_computed + num_scheduled
@@ -114,7 +119,7 @@ def flatten(
     return StepInputs(
         serials=serials,
         rows=rows,
-        input_ids=torch.from_numpy(batch.token_ids[token_rows, positions].astype(np.int64)),
+        input_ids=torch.from_numpy(batch.token_ids[token_rows, positions + ahead].astype(np.int64)),
         positions=torch.from_numpy(positions),
         slot_mappings=tuple(torch.from_numpy(table.slots(token_rows, positions)) for table in batch.block_tables),
         query_start_loc=torch.from_numpy(query_start_loc),
