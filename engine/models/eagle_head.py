@@ -57,8 +57,6 @@ class EagleHead:
     """
 
     decoder: CausalLM
-    chains_likeliest = False
-    """Whether it runs where a chain of drafts is one call."""
 
     def __init__(self, decoder: Decoder, target: CausalLM, fc: Tensor, target_ids: Tensor | None) -> None:
         self.decoder = decoder
@@ -87,12 +85,6 @@ class EagleHead:
         """[n, hidden_size] → [n, draft_vocab_size] float32."""
         return self.decoder.compute_logits(hidden)
 
-    def likeliest_chain(
-        self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor, confidence_threshold: float = 0.0
-    ) -> Tensor:
-        """See `kernels.cpu.draft_chain.draft_chain`, if `chains_likeliest`."""
-        raise NotImplementedError("A head in torch drafts one pass at a time.")
-
     def weight_bytes(self) -> int:
         """Bytes that a draft reads."""
         return self.decoder.weight_bytes() + self._fc.numel() * self._fc.element_size()
@@ -104,8 +96,6 @@ class PackedEagleHead(EagleHead):
     Args:
         decoder, target, fc, target_ids: as those of `EagleHead`.
     """
-
-    chains_likeliest = True
 
     def __init__(
         self, decoder: PackedDecoder, target: PackedDecoder, fc: PackedMatrix, target_ids: Tensor | None

@@ -22,7 +22,7 @@ import numpy as np
 from torch import Tensor
 
 from engine.attention.backend import AttentionBackend
-from engine.models.eagle_head import EagleHead
+from engine.models.eagle_head import EagleHead, PackedEagleHead
 from engine.spec_decode.chain import Drafting, propose_chain
 from engine.spec_decode.draft_model import places_with_token_ids, plan_attention
 from engine.spec_decode.drafts import DraftVocabulary
@@ -55,7 +55,7 @@ class EagleProposer:
     ) -> None:
         self.head = head
         self.confidence_threshold = confidence_threshold
-        self.chains_likeliest = head.chains_likeliest
+        self.chains_likeliest = isinstance(head, PackedEagleHead)
         self.vocabulary = DraftVocabulary(vocab_size, head.target_ids)
         self._backend = backend
         self._place = place
@@ -82,6 +82,7 @@ class EagleProposer:
 
     def likeliest_chain(self, states: Tensor, first: Tensor, wanted: Tensor, block_tables: Tensor) -> Tensor:
         """See `Passes`."""
+        assert isinstance(self.head, PackedEagleHead), "No other head chains."
         return self.head.likeliest_chain(states, first, wanted, block_tables, self.confidence_threshold)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engine.attention.backend import AttentionInputs
 from engine.layers.attention import AttentionMetadata
+from engine.models.eagle_head import PackedEagleHead
 from engine.models.packed_decoder import PackedDecoder
 from engine.worker.kv_cache import CacheShape, bind_kv_cache
 from kernels.cpu.draft_chain import NOTHING, Drafter, draft_chain
@@ -75,7 +76,7 @@ def test_an_eagle_head(target_ids: Tensor, tmp_path: Path) -> None:
     require_loading(packed=True)
     _, folder = saved(tmp_path, "eagle", target_ids)
     head = load_eagle(folder, tmp_path / "target", packed=True)
-    assert isinstance(head.decoder, PackedDecoder)
+    assert isinstance(head, PackedEagleHead) and isinstance(head.decoder, PackedDecoder)
     drafter = Passes(head.decoder)
     last, expected, probs = [], [], []
     for request, length in enumerate(LENGTHS.tolist()):
